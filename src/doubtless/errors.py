@@ -1,0 +1,281 @@
+"""The error tree: what happened to the user's write, and what to type next.
+
+Every error has a stable ``code`` (a slug), a ``hint`` (what to do next) and a ``context`` (a dict of
+plain values). Families: usage (raised before anything is written), conflict (somebody else won), store,
+step, in doubt, diverged. Two classes are `BaseException`s that only unwind a run: `Parking` and `Diverged`
+inside task code, so that ``except Exception`` in a task cannot swallow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from .events import Instant
+
+StepFailure = Literal["rejected", "not_applied", "exhausted", "abandoned", "child"]
+
+
+class DoubtlessError(Exception):
+    """The base of everything that Doubtless raises on purpose.
+
+    Shapes: ``str(error)`` is one line: the message, then the hint.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "", **context: Any) -> None:
+        self.message = message
+        self.hint = hint
+        self.context = context
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+# ---------------------------------------------------------------- usage: before anything is written
+
+
+class UsageError(DoubtlessError):
+    """The call cannot be carried out as written; nothing was written or sent."""
+
+    code = "usage"
+
+
+class StepTableError(UsageError):
+    """The step table has faults; `faults` lists every one of them, one line each."""
+
+    code = "step_table"
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        lines = "\n".join(f"  - {fault}" for fault in self.faults)
+        noun = "fault" if len(self.faults) == 1 else "faults"
+        super().__init__(f"the step table has {len(self.faults)} {noun}:\n{lines}", faults=list(self.faults))
+
+
+class NotCanonical(UsageError):
+    """A value has no canonical form (NaN, a set, a lone surrogate, an unknown type); `where` is its place."""
+
+    code = "not_canonical"
+
+
+class OutsideTask(UsageError):
+    """A step was called outside a task, inside another step, or from a stray thread or `asyncio.Task`."""
+
+    code = "outside_task"
+
+
+class InputDiffers(UsageError):
+    """The task id exists already, with another task or other params. One id is one task."""
+
+    code = "input_differs"
+
+
+class UnknownTask(UsageError):
+    """The store holds no task of this id, or the app no task function of this name."""
+
+    code = "unknown_task"
+
+
+class UnknownStep(UsageError):
+    """The step table holds no step of this name."""
+
+    code = "unknown_step"
+
+
+class UnknownCase(UsageError):
+    """The store holds no case of this id."""
+
+    code = "unknown_case"
+
+
+class AnswerRefused(UsageError):
+    """This answer cannot be taken: of another kind of case, by somebody not authorised, or malformed."""
+
+    code = "answer_refused"
+
+
+# ---------------------------------------------------------------- conflict: somebody else won
+
+
+class Conflict(DoubtlessError):
+    """Somebody else got there first; nothing of this call was written."""
+
+    code = "conflict"
+
+
+class TaskBusy(Conflict):
+    """Another owner, alive, runs this task."""
+
+    code = "task_busy"
+
+
+class StaleEpoch(Conflict):
+    """The task has another owner now; this one must stop. An append by an old epoch is refused (I4)."""
+
+    code = "stale_epoch"
+
+
+class Moved(Conflict):
+    """The log has a newer event than the one that was expected: fold, decide again."""
+
+    code = "moved"
+
+
+class Frozen(Conflict):
+    """New attempts of this step's writes are frozen."""
+
+    code = "frozen"
+
+
+class AlreadySettled(Conflict):
+    """The case has its answer already; the message says by whom and when."""
+
+    code = "already_settled"
+
+
+class CaseChanged(Conflict):
+    """New evidence came after the case was shown: look at it again before you answer."""
+
+    code = "case_changed"
+
+
+# ---------------------------------------------------------------- store
+
+
+class StoreError(DoubtlessError):
+    """The store cannot be used; what was acknowledged is safe, what was not is not recorded."""
+
+    code = "store"
+
+
+class StoreRefused(StoreError):
+    """The store is refused at start, with the reason; nothing was changed in it."""
+
+    code = "store_refused"
+
+
+class StoreSuspect(StoreRefused):
+    """The log stops short of its high-water mark, or has none: restored from a backup, or copied."""
+
+    code = "store_suspect"
+
+
+class StoreDamaged(StoreError):
+    """What was read back is not what was written: a chain, a ref or a row does not fit."""
+
+    code = "store_damaged"
+
+
+class StoreUnavailable(StoreError):
+    """An append failed or its fate is unknown (disk full, I/O error, lock held too long)."""
+
+    code = "store_unavailable"
+
+
+# ---------------------------------------------------------------- step and task outcomes
+
+
+class StepFailed(DoubtlessError):
+    """A step failed for good. The same on the first run and on replay; never the client's own exception.
+
+    Shapes: `kind` is ``rejected | not_applied | exhausted | abandoned | child``; `reason` is the other
+    side's code or the exception's type name (``"422"``, ``"ConnectError"``); `detail` is text or JSON.
+    """
+
+    code = "step_failed"
+
+    def __init__(self, kind: StepFailure, reason: str = "", detail: Any = None, *, step: str = "", path: str = "") -> None:
+        self.kind: StepFailure = kind
+        self.reason = reason
+        self.detail = detail
+        self.step = step
+        self.path = path
+        what = f"step {step} at {path} " if step else "the step "
+        why = f": {reason}" if reason else ""
+        more = f": {detail}" if detail not in (None, "") else ""
+        super().__init__(f"{what}failed for good ({kind}{why}{more})", step=step, path=path, kind=kind, reason=reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_step_failed, (self.kind, self.reason, self.detail, self.step, self.path))
+
+
+def _rebuild_step_failed(kind: StepFailure, reason: str, detail: Any, step: str, path: str) -> StepFailed:
+    return StepFailed(kind, reason, detail, step=step, path=path)
+
+
+class Abort(DoubtlessError):
+    """Raised by task code: the task fails for good, for a reason of the business. What it did is compensated."""
+
+    code = "abort"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the task was aborted: {reason}")
+
+
+class TaskFailed(DoubtlessError):
+    """The task ended `failed`, `compensated` or `cancelled`; the same when it is run again."""
+
+    code = "task_failed"
+
+    def __init__(self, message: str, *, status: str, hint: str = "", **context: Any) -> None:
+        self.status = status
+        super().__init__(message, hint=hint, status=status, **context)
+
+
+class TaskWaiting(DoubtlessError):
+    """The task waits for a time (to look again, to call again); `until` is on the store's clock."""
+
+    code = "task_waiting"
+
+    def __init__(self, message: str, *, until: Instant | None, hint: str = "", **context: Any) -> None:
+        self.until = until
+        super().__init__(message, hint=hint, **context)
+
+
+class NeedsHuman(DoubtlessError):
+    """Only a person can move the task on; `cases` are the ids of its open cases."""
+
+    code = "needs_human"
+
+    def __init__(self, message: str, *, cases: Sequence[str], hint: str = "", **context: Any) -> None:
+        self.cases = tuple(cases)
+        super().__init__(message, hint=hint, cases=list(cases), **context)
+
+
+class TaskFrozen(DoubtlessError):
+    """The task stands before a write that is frozen; thaw it and resume."""
+
+    code = "task_frozen"
+
+
+# ---------------------------------------------------------------- unwinding: never an Exception
+
+
+class Parking(BaseException):
+    """Unwinds task code while its run parks. Not an `Exception`: ``except Exception`` must not swallow it."""
+
+
+class Diverged(Parking):
+    """The code asks for another step, or other params, than the log holds at this place.
+
+    Shapes: `path` (``"3"``), `field` (the first that differs, ``"params.amount"``), `logged`, `asked`.
+    """
+
+    code: ClassVar[str] = "diverged"
+
+    def __init__(self, message: str, *, path: str, field: str, logged: Any, asked: Any) -> None:
+        self.message = message
+        self.path = path
+        self.field = field
+        self.logged = logged
+        self.asked = asked
+        super().__init__(message)
+
+    def evidence(self) -> Mapping[str, Any]:
+        """What a case shows of it."""
+        return {"path": self.path, "field": self.field, "logged": self.logged, "asked": self.asked, "message": self.message}
