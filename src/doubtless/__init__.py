@@ -1,0 +1,100 @@
+"""Doubtless: durable, retry-safe steps for agents. Every doubt gets settled.
+
+A write is sent again only when it is known not to have landed, when its key makes a second send harmless, or
+when its step or a person has said so. Where the other side can be asked, it is asked first.
+"""
+
+from .app import Doubtless
+from .binding import injected
+from .errors import (
+    Abort,
+    AlreadySettled,
+    AnswerRefused,
+    CaseChanged,
+    Conflict,
+    Diverged,
+    DoubtlessError,
+    InputDiffers,
+    NeedsHuman,
+    NotCanonical,
+    OutsideTask,
+    StepFailed,
+    StepTableError,
+    StoreDamaged,
+    StoreError,
+    StoreRefused,
+    StoreSuspect,
+    StoreUnavailable,
+    TaskBusy,
+    TaskFailed,
+    TaskFrozen,
+    TaskWaiting,
+    UnknownCase,
+    UnknownStep,
+    UnknownTask,
+    UsageError,
+)
+from .events import Effect, Instant
+from .executor import record_handle
+from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
+from .outcomes import Absent, Found, NoEffect, NotSent, Pending, Rejected, Several, Unclear, Unknown
+from .secrets import Secret
+from .steps import Step, Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Abandon",
+    "Abort",
+    "Absent",
+    "AlreadySettled",
+    "Answer",
+    "AnswerRefused",
+    "Case",
+    "CaseChanged",
+    "Conflict",
+    "Deny",
+    "DidNotHappen",
+    "Diverged",
+    "Doubtless",
+    "DoubtlessError",
+    "Effect",
+    "Fail",
+    "Found",
+    "Happened",
+    "InputDiffers",
+    "Instant",
+    "LetStand",
+    "NeedsHuman",
+    "NoEffect",
+    "NotCanonical",
+    "NotSent",
+    "Noted",
+    "OutsideTask",
+    "Pending",
+    "Rejected",
+    "Retry",
+    "Secret",
+    "Several",
+    "Step",
+    "StepFailed",
+    "StepTableError",
+    "StoreDamaged",
+    "StoreError",
+    "StoreRefused",
+    "StoreSuspect",
+    "StoreUnavailable",
+    "Task",
+    "TaskBusy",
+    "TaskFailed",
+    "TaskFrozen",
+    "TaskWaiting",
+    "Unclear",
+    "Unknown",
+    "UnknownCase",
+    "UnknownStep",
+    "UnknownTask",
+    "UsageError",
+    "injected",
+    "record_handle",
+]

@@ -1,0 +1,519 @@
+"""Doubtless: puts the parts together. The public face.
+
+Only this module reads the environment and makes clocks and threads' owners; everything below is given them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from .binding import is_async, validate_task_signature
+from .blobs import Content
+from .canonical import encode, input_hash
+from .clocks import Clock, SystemClock
+from .durations import parse_duration
+from .effects import StepDefinition, StepTable, define
+from .errors import (
+    DoubtlessError,
+    InputDiffers,
+    StepTableError,
+    TaskBusy,
+    UnknownCase,
+    UnknownStep,
+    UnknownTask,
+    UsageError,
+)
+from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
+from .executor import Runtime
+from .inbox import AnyAnswer, Authorize, Case, Inbox, read_case, read_inbox, settle
+from .runs import Runs
+from .secrets import Vault
+from .steps import Step, Task
+from .store import open_store
+from .store.base import Head, Problem, Store
+from .tasks import TaskCode
+from .timeline import TaskView, view
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+EffectName = Literal["read", "idem_write", "non_idem_write"] | Effect
+Duration = "str | int | float | timedelta"
+
+HINT_STORE = "Doubtless('sqlite:///agent.db') or export DOUBTLESS_STORE=sqlite:///agent.db"
+
+
+def system_clock() -> Clock:
+    """This machine's clocks."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return SystemClock(boot)
+
+
+def _read_secret_file(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return None
+
+
+class Doubtless:
+    """The steps and tasks of one application, and the store that their log lives in.
+
+    Shapes: `url` is ``sqlite:///file.db`` (relative), ``sqlite:////abs/file.db``; None reads $DOUBTLESS_STORE at
+    first use. `namespace` is set once per store and is part of every key (random unless given). `authorize(by,
+    case, answer)` is asked before a person's answer is taken. `secrets` adds resolvers by scheme.
+    `store_patience`: how long a result is offered again to a store that does not take it, before it is spilled.
+    Meaning: thread-safe; the store opens lazily, once per process.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | bytes | None = None,
+        authorize: Authorize | None = None,
+        secrets: Mapping[str, Callable[[str], str | None]] | None = None,
+        store_patience: str | int | float = "PT30S",
+        clock: Clock | None = None,
+        hooks: Callable[[str], None] | None = None,
+    ) -> None:
+        self._url = url
+        self._namespace = namespace.encode() if isinstance(namespace, str) else namespace
+        self._authorize = authorize
+        self._patience = parse_duration(store_patience) / 1e6
+        self._clock = clock
+        self._hooks = hooks
+        self._vault = Vault({"env": os.environ.get, "file": _read_secret_file, **(secrets or {})})
+        self._steps: dict[str, Step[..., Any]] = {}
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._table = StepTable(self._tasks)
+        self._faults: list[str] = []
+        self._lock = threading.RLock()
+        self._store: Store | None = None
+        self._runtime: Runtime | None = None
+        self._checked = False
+        self._case_hooks: list[Callable[[Case], object]] = []
+        self._runs = Runs(self)
+
+    # ------------------------------------------------------------ declaring
+
+    def step(
+        self,
+        *,
+        effect: EffectName,
+        name: str | None = None,
+        query: Callable[..., Any] | None = None,
+        compensate: str | Callable[..., Any] | Step[..., Any] | Task[..., Any] | None = None,
+        compensate_deadline: str | int | float | timedelta | None = None,
+        volatile: str | Iterable[str] = (),
+        secret: str | Iterable[str] = (),
+        timeout: str | int | float | timedelta = "PT30S",
+        attempts: int = 3,
+        backoff: str | int | float | timedelta = "PT1S",
+        retry_rejected: bool = False,
+        key_window: str | int | float | timedelta | None = None,
+        absent_after: str | int | float | timedelta | None = None,
+        on_absent: Literal["fail", "retry"] | None = None,
+        query_attempts: int = 5,
+        settle_within: str | int | float | timedelta = "PT1H",
+        single_request: bool = False,
+        classify: Callable[..., Any] | None = None,
+        idempotent_by: str | None = None,
+        once: str | None = None,
+        once_window: str | int | float | timedelta | None = None,
+        independent: bool = False,
+        cost: int | float | None = None,
+        **unknown: Any,
+    ) -> Callable[[Callable[P, R]], Step[P, R]]:
+        """Declare a step. See docs/steps.md for each option; faults are collected and raised together at first use."""
+        options: dict[str, Any] = {
+            "effect": effect, "query": query, "compensate": compensate, "compensate_deadline": compensate_deadline,
+            "volatile": volatile, "secret": secret, "timeout": timeout, "attempts": attempts, "backoff": backoff,
+            "retry_rejected": retry_rejected, "key_window": key_window, "absent_after": absent_after, "on_absent": on_absent,
+            "query_attempts": query_attempts, "settle_within": settle_within, "single_request": single_request,
+            "classify": classify, "idempotent_by": idempotent_by, "once": once, "once_window": once_window,
+            "independent": independent, "cost": cost,
+        }  # fmt: skip
+        options = {k: v for k, v in options.items() if v is not None} | unknown
+
+        def declare(fn: Callable[P, R]) -> Step[P, R]:
+            return self._declare(name, {**options, "call": fn}, fn)
+
+        return declare
+
+    def _declare(self, name: str | None, options: dict[str, Any], fn: Callable[P, R]) -> Step[P, R]:
+        definition = self._table.add(name or getattr(options.get("call"), "__name__", None), options)
+        if definition is None:  # a fault: the table says so at first use; the name stays callable for tools
+            definition = broken_definition(name or getattr(fn, "__name__", "?"), fn)
+        step: Step[P, R] = Step(definition, fn)
+        self._steps[definition.name] = step
+        self._checked = False
+        return step
+
+    def add_steps(self, table: Mapping[str, Mapping[str, Any]]) -> None:
+        """Declare steps as data: name → options, with the function as ``call``. They are then in `app.steps`."""
+        for name, options in table.items():
+            self._declare(name, dict(options), options.get("call", lambda: None))
+
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, *, name: str | None = None, on_failure: Literal["hold"] = "hold") -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, fn: Any = None, /, *, name: str | None = None, on_failure: str = "hold") -> Any:
+        """Declare a task: a function whose steps are recorded, and which is resumed where it stopped."""
+        if fn is None:
+            return lambda f: self._declare_task(f, name)
+        return self._declare_task(fn, name)
+
+    def _declare_task(self, fn: Callable[P, R], name: str | None) -> Task[P, R]:
+        called = name or getattr(fn, "__name__", "")
+        self._faults += validate_task_signature(fn, called)
+        if called in self._tasks:
+            self._faults.append(f"task {called}: declared twice; give one of them another name")
+        definition, _ = define(called, call=fn, effect=Effect.READ)  # a task's own faults were collected above
+        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called, fn))
+        task: Task[P, R] = Task(code, fn)
+        self._tasks[called] = task
+        self._checked = False
+        return task
+
+    @property
+    def steps(self) -> Mapping[str, Any]:
+        """The declared steps by name, callable in task code: ``app.steps["match_orders"](day=…)``."""
+        return self._steps
+
+    @property
+    def declared_tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The declared tasks by name."""
+        return self._tasks
+
+    @property
+    def definitions(self) -> list[StepDefinition]:
+        """The step table's definitions in the order of declaration."""
+        return [self._table[name] for name in self._table]
+
+    def check(self) -> list[str]:
+        """All faults of the step table and the tasks, one line each; empty when there is none. Raises nothing."""
+        return [*self._table.check(), *self._faults]
+
+    def on_case(self, hook: Callable[[Case], object]) -> Callable[[Case], object]:
+        """Call `hook(case)` for each case that opens: at least once, after its commit; errors of it change nothing."""
+        self._case_hooks.append(hook)
+        return hook
+
+    # ------------------------------------------------------------ the parts
+
+    @property
+    def url(self) -> str:
+        """Where the store is. Raises UsageError when nothing says so."""
+        url = self._url or os.environ.get("DOUBTLESS_STORE")
+        if not url:
+            raise UsageError("no durable log: neither a store URL nor $DOUBTLESS_STORE is given", hint=HINT_STORE)
+        return url
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that everything here uses."""
+        if self._clock is None:
+            self._clock = system_clock()
+        return self._clock
+
+    @property
+    def store(self) -> Store:
+        """The store, opened at first use. Raises StoreRefused with the reason."""
+        with self._lock:
+            if self._store is None:
+                self._store = open_store(self.url, clock=self.clock.now, namespace=self._namespace, hooks=self._hooks)
+            return self._store
+
+    @property
+    def runtime(self) -> Runtime:
+        """The parts that a run works with; the table is validated first. Raises StepTableError, StoreRefused."""
+        with self._lock:
+            if not self._checked:
+                faults = self.check()
+                if faults:
+                    raise StepTableError(faults)
+                self._checked = True
+            if self._runtime is None:
+                store = self.store
+                info = store.info()
+                self._runtime = Runtime(
+                    store, Content(store, store.folder), info.namespace, self._table.get, self._vault, self.clock.monotonic,
+                    self.clock.pause, self._case_opened, self._patience, {},
+                )  # fmt: skip
+            return self._runtime
+
+    def _case_opened(self, case_id: str) -> None:
+        if not self._case_hooks or self._runtime is None:
+            return
+        row = self._runtime.store.case(case_id)
+        if row is None:
+            return
+        case = read_case(self._runtime, row)
+        try:
+            for hook in self._case_hooks:
+                hook(case)
+        except Exception as error:  # a hook's error is not the task's
+            import sys
+
+            print(f"doubtless: on_case hook failed for {case_id}: {type(error).__name__}: {error}", file=sys.stderr)
+            return
+        self._runtime.store.notified(case_id)
+
+    def notify(self) -> None:
+        """Call the hooks for open cases that no hook has taken yet: what a crash right after a commit left unsaid."""
+        runtime = self.runtime
+        for row in runtime.store.cases():
+            if row.notified_at is None:
+                self._case_opened(row.case_id)
+
+    # ------------------------------------------------------------ running
+
+    @overload
+    def run(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
+    @overload
+    def run(self, task: Task[P, R], task_id: str, /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def run(self, task: Task[..., Coroutine[Any, Any, T]], task_id: str, /, *, wait: bool | str, **params: Any) -> T: ...
+    @overload
+    def run(self, task: Task[..., R], task_id: str, /, *, wait: bool | str, **params: Any) -> R: ...
+    @overload
+    def run(self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> T: ...
+    @overload
+    def run(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
+    def run(self, task: Any, task_id: Any = None, /, *args: Any, wait: bool | str = True, **params: Any) -> Any:
+        """Start or resume the task of this id and return its output; the same call for both.
+
+        Meaning: waits through times to look again; with ``wait=False`` or a duration it raises TaskWaiting instead.
+        Durable: the task is recorded before its code runs; every finished step is.
+        Raises: TaskWaiting, NeedsHuman, TaskFailed, TaskFrozen, TaskBusy (never waits for another owner),
+        InputDiffers (the id exists with other input), StepTableError, StoreError.
+        """
+        task_id = self._pop_id(task_id, params)
+        self._accept(task, task_id, args, params)
+        return self._runs.run(task_id, wait)
+
+    @overload
+    async def arun(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
+    @overload
+    async def arun(self, task: Task[P, R], task_id: str, /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    async def arun(self, task: Task[..., Coroutine[Any, Any, T]], task_id: str, /, *, wait: bool | str, **params: Any) -> T: ...
+    @overload
+    async def arun(self, task: Task[..., R], task_id: str, /, *, wait: bool | str, **params: Any) -> R: ...
+    @overload
+    async def arun(self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> T: ...
+    @overload
+    async def arun(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
+    async def arun(self, task: Any, task_id: Any = None, /, *args: Any, wait: bool | str = True, **params: Any) -> Any:
+        """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
+        task_id = self._pop_id(task_id, params)
+        self._accept(task, task_id, args, params)
+        return await self._runs.arun(task_id, wait)
+
+    @overload
+    def start(self, task: Task[P, Any], task_id: str, /, *args: P.args, **params: P.kwargs) -> str: ...
+    @overload
+    def start(self, task: Task[..., Any], /, *, task_id: str, **params: Any) -> str: ...
+    def start(self, task: Any, task_id: Any = None, /, *args: Any, **params: Any) -> str:
+        """Record the task, durably, and return its id; a worker or `resume` runs it. Raises InputDiffers."""
+        task_id = self._pop_id(task_id, params)
+        self._accept(task, task_id, args, params)
+        self._runs.wake_workers()
+        return str(task_id)
+
+    def resume(self, task_id: str, *, wait: bool | str = True) -> Any:
+        """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called."""
+        self._known(task_id)
+        return self._runs.run(task_id, wait)
+
+    def resume_all(self, *, wait: bool | str = False) -> dict[str, str]:
+        """One pass over all tasks that have not ended; what became of each, by id. Never raises for one task."""
+        self.notify()
+        result: dict[str, str] = {}
+        for head in self.store.heads(status=[s for s in TaskStatus if s not in ("done", "failed", "compensated", "cancelled")]):
+            if not self.knows(head.task_name):
+                result[head.task_id] = f"unknown task {head.task_name}: its code is not in this app"
+                continue
+            try:
+                self._runs.run(head.task_id, wait)
+                result[head.task_id] = "done"
+            except TaskBusy as error:
+                result[head.task_id] = f"skipped: {error.message}"
+            except DoubtlessError as error:
+                result[head.task_id] = f"{error.code}: {error.message}"
+        return result
+
+    def worker(self, *, concurrency: int = 4) -> Worker:
+        """A worker in this process for what `start` records; use it as a context manager."""
+        worker = Worker(self, concurrency=concurrency)
+        self._runs.workers.append(worker)
+        return worker
+
+    def drain(self) -> None:
+        """Let every run of this app park at its next step; running writes are finished first."""
+        self._runs.drain()
+
+    def knows(self, task_name: str) -> bool:
+        """Whether this app has the code of a task of this name."""
+        return task_name in self._tasks
+
+    def _pop_id(self, task_id: Any, params: dict[str, Any]) -> str:
+        if task_id is None:
+            task_id = params.pop("task_id", None)
+        elif "task_id" in params:
+            raise UsageError("task_id is given twice")
+        check_task_id(task_id)
+        return str(task_id)
+
+    def _accept(self, task: Any, task_id: str, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
+        if not isinstance(task, Task) or self._tasks.get(task.name) is not task:
+            raise UsageError(f"{task!r} is no task of this app", hint="declare it with @app.task")
+        runtime = self.runtime
+        text = encode(task.code.definition.binder.bind(args, params), where=f"task {task.name}")
+        runtime.vault.refuse_known(text, task.name)
+        digest = input_hash(runtime.namespace, text)
+        ref, blob = runtime.content.put(text)
+        accepted = draft(
+            task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=task.name, status=TaskStatus.READY, input_hash=digest,
+            input_ref=ref,
+        )  # fmt: skip
+        head = runtime.store.accept(accepted, () if blob is None else (blob,))
+        if head is None:
+            return self._known(task_id)
+        if head.task_name != task.name or head.input_hash != digest:
+            raise self._input_differs(head, task.name, text)
+        return head
+
+    def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
+        from .tasks import first_difference
+
+        if head.task_name != name:
+            field, logged, asked = "task", head.task_name, name
+        else:
+            accepted = self.runtime.store.rows(head.task_id)[0]
+            logged_text = self.runtime.content.get(accepted.input_ref) if accepted.input_ref is not None else "{}"
+            field, logged, asked = first_difference(logged_text, text)
+        return InputDiffers(
+            f"task {head.task_id} exists with {field} = {logged!r}, not {asked!r}; nothing was written",
+            hint=f"one id is one task: use another id, or the same input; doubtless show {head.task_id}",
+            task=head.task_id,
+            field=field,
+        )
+
+    def _known(self, task_id: str) -> Head:
+        head = self.store.head(task_id)
+        if head is None:
+            raise UnknownTask(f"there is no task {task_id} in {self.url}", hint="doubtless tasks lists them", task=task_id)
+        return head
+
+    # ------------------------------------------------------------ looking
+
+    def tasks(self, *, status: str | Iterable[str] = ()) -> list[Head]:
+        """The tasks' head rows, oldest first; of some statuses."""
+        return self.store.heads(status=[status] if isinstance(status, str) else list(status))
+
+    def show(self, task_id: str) -> TaskView:
+        """Everything that the log tells of a task. Raises UnknownTask."""
+        return view(self.reading, self._known(task_id))
+
+    def inbox(self) -> Inbox:
+        """What waits for a person: open cases with their evidence, and doubts that nobody is settling."""
+        return read_inbox(self.reading, self._settle_within)
+
+    def case(self, case_id: str) -> Case:
+        """One case as it is now. Raises UnknownCase."""
+        row = self.store.case(case_id)
+        if row is None:
+            raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
+        return read_case(self.reading, row)
+
+    @property
+    def reading(self) -> Runtime:
+        """The parts for looking only: a table with faults does not stand in the way."""
+        with self._lock:
+            if self._runtime is not None:
+                return self._runtime
+            store = self.store
+            return Runtime(
+                store, Content(store, store.folder), store.info().namespace, self._table.get, self._vault, self.clock.monotonic,
+                self.clock.pause, lambda case: None, self._patience, {},
+            )  # fmt: skip
+
+    def _settle_within(self, step: str) -> int:
+        definition = self._table.get(step)
+        return definition.settle_within_us if definition is not None else parse_duration("PT1H")
+
+    def verify(self) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark; read only. Empty: nothing found."""
+        return self.store.verify()
+
+    # ------------------------------------------------------------ people
+
+    def settle(self, case_id: str, answer: AnyAnswer, *, by: str, why: str, shown: str) -> Case:
+        """Take a person's answer to a case, once; durable at return. Wakes the task; a worker or `resume` goes on.
+
+        Shapes: `shown` is the case's `hash` (8 characters of it do): the answer is bound to what was shown.
+        Raises: AlreadySettled (by whom, when), CaseChanged (look again), AnswerRefused, UnknownCase.
+        """
+        case = settle(self.reading, case_id, answer, by=by, why=why, shown=shown, authorize=self._authorize)
+        self._runs.wake_workers()
+        return case
+
+    def freeze(self, step: str | Step[..., Any] | None = None, *, why: str, by: str = "") -> None:
+        """Stop new attempts of a step's writes now (None: of all); look-backs, reads and deadlines go on. Durable."""
+        self._store_event(Kind.STORE_FROZEN, step, {"why": why, "by": by})
+
+    def thaw(self, step: str | Step[..., Any] | None = None, *, why: str = "", by: str = "") -> None:
+        """Let frozen writes go on. Durable; tasks that stood before it go on when they are resumed."""
+        self._store_event(Kind.STORE_THAWED, step, {"why": why, "by": by})
+        self._runs.wake_workers()
+
+    def _store_event(self, kind: Kind, step: str | Step[..., Any] | None, data: dict[str, Any]) -> None:
+        name = step.name if isinstance(step, Step) else step
+        if name is not None and self._steps and name not in self._steps:
+            raise UnknownStep(f"there is no step {name}", hint=f"there are: {', '.join(sorted(self._steps))}", step=name)
+        store = self.store
+        if kind == Kind.STORE_THAWED and (name or "*") not in store.frozen():
+            raise UsageError(f"{name or 'every step'} is not frozen", hint=f"frozen are: {', '.join(store.frozen()) or 'none'}")
+        store.add(STORE_TASK, [draft(STORE_TASK, kind, store.now(), step_name=name or "*", data=data)])
+
+    def close(self) -> None:
+        """Close the store; runs that are going on keep theirs. The app can be used again."""
+        with self._lock:
+            store, self._store, self._runtime = self._store, None, None
+        if store is not None:
+            store.close()
+
+
+def check_task_id(task_id: object) -> None:
+    """Refuse what is no task id: 200 printable characters, no ``/`` (children's), no leading ``$`` (the store's)."""
+    if not isinstance(task_id, str) or not task_id:
+        raise UsageError("a task needs an id", hint='app.run(task, "recon-2026-11-28", …)')
+    if len(task_id) > 200:
+        raise UsageError(f"a task id has at most 200 characters; this one has {len(task_id)}: {task_id[:40]}…")
+    if not task_id.isprintable():
+        raise UsageError(f"a task id is printable, without newlines or control characters: {task_id!r}")
+    if "/" in task_id or task_id.startswith("$"):
+        raise UsageError(f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store")
+
+
+def broken_definition(name: str, fn: Callable[..., Any]) -> StepDefinition:
+    """A stand-in for a step whose declaration has faults; the table raises them before anything runs."""
+    definition, _ = define(name, call=lambda: None, effect="read")
+    assert definition is not None
+    return definition

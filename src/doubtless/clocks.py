@@ -1,0 +1,41 @@
+"""Clocks: the system's, and the port that tests and simulations put in its place. `app.py` makes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from .events import Instant, boot_mark
+
+
+class Clock(Protocol):
+    """What the product asks of time."""
+
+    def now(self) -> Instant:
+        """This host's clock, for a store that lives on it: wall time and the boot-time clock, in microseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds, for waits and timeouts inside this process."""
+
+    def pause(self, seconds: float, stop: threading.Event | None) -> None:
+        """Wait that long, or until `stop` is set."""
+
+
+class SystemClock:
+    """The operating system's clocks. `boot_id` identifies this boot, so that boot times of two are never compared."""
+
+    def __init__(self, boot_id: str) -> None:
+        self._mark = boot_mark(boot_id, 0)
+
+    def now(self) -> Instant:
+        return Instant(time.time_ns() // 1000, self._mark | time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def pause(self, seconds: float, stop: threading.Event | None) -> None:
+        if stop is None:
+            time.sleep(seconds)
+        else:
+            stop.wait(seconds)

@@ -1,0 +1,255 @@
+"""The event log's rows: the closed sets, an event's columns, its hash, and how a row is encoded.
+
+The log is the only truth. A row never changes; `seal` gives it its place and chains it to the row before.
+The closed sets below are repeated by CHECK constraints in every store and drawn into the docs from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, NamedTuple, NewType
+
+TaskId = NewType("TaskId", str)
+"""200 printable characters; ``/`` separates children; a leading ``$`` belongs to the store."""
+
+FORMAT = 1
+"""The format of a row's columns, stored with each row; `upcast` reads the older ones."""
+
+STORE_TASK = TaskId("$store")
+"""The reserved task whose events are freeze, thaw and recover."""
+
+
+class Kind(StrEnum):
+    """What a row says happened."""
+
+    TASK_ACCEPTED = "TaskAccepted"
+    TASK_CLAIMED = "TaskClaimed"
+    TASK_PARKED = "TaskParked"
+    TASK_ENDED = "TaskEnded"
+    STEP_INTENDED = "StepIntended"
+    ATTEMPT_STARTED = "AttemptStarted"
+    ATTEMPT_ENDED = "AttemptEnded"
+    HANDLE_RECORDED = "HandleRecorded"
+    LOOKED_BACK = "LookedBack"
+    RETRY_ALLOWED = "RetryAllowed"
+    STEP_SETTLED = "StepSettled"
+    EVIDENCE_STORED = "EvidenceStored"
+    CASE_OPENED = "CaseOpened"
+    CASE_SETTLED = "CaseSettled"
+    CANCEL_REQUESTED = "CancelRequested"
+    EVENT_RECEIVED = "EventReceived"
+    CALLS_ACKNOWLEDGED = "CallsAcknowledged"
+    STORE_FROZEN = "StoreFrozen"
+    STORE_THAWED = "StoreThawed"
+    STORE_RECOVERED = "StoreRecovered"
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands. Terminal: done, failed, compensated, cancelled."""
+
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    NEEDS_HUMAN = "needs_human"
+    DONE = "done"
+    FAILED = "failed"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.COMPENSATED, TaskStatus.CANCELLED})
+
+
+class StepStatus(StrEnum):
+    """Where a step stands. Settled: done, not_applied, failed (and compensated, which follows done)."""
+
+    STARTED = "started"
+    UNCERTAIN = "uncertain"
+    NEEDS_HUMAN = "needs_human"
+    DONE = "done"
+    NOT_APPLIED = "not_applied"
+    FAILED = "failed"
+    COMPENSATED = "compensated"
+
+
+SETTLED = frozenset({StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED, StepStatus.COMPENSATED})
+
+
+class Effect(StrEnum):
+    """A step's side-effect class: declared by the developer, read by the executor, never by the model."""
+
+    READ = "read"
+    IDEM_WRITE = "idem_write"
+    NON_IDEM_WRITE = "non_idem_write"
+
+
+class CaseKind(StrEnum):
+    """What a person is asked about."""
+
+    DOUBT = "doubt"
+    COMPENSATION = "compensation"
+    CODE_ERROR = "code_error"
+    DIVERGED = "diverged"
+    HOLD = "hold"
+    CONTRADICTION = "contradiction"
+    OUTPUT = "output"
+    QUESTION = "question"
+
+
+class Instant(NamedTuple):
+    """A moment on the store's clock.
+
+    Units: `wall` is microseconds since 1970 (UTC); `boot` is microseconds of the boot-time clock with the
+    boot's own mark in the upper bits (`boot_mark`), so that moments of two boots are never compared.
+    """
+
+    wall: int
+    boot: int
+
+
+BOOT_BITS = 47  # 4.4 years of microseconds
+
+
+def boot_mark(boot_id: str, boot_us: int) -> int:
+    """Join a boot's identity and its clock into one integer: 16 bits of the id's hash, 47 bits of time."""
+    mark = int.from_bytes(sha256(boot_id.encode()).digest()[:2], "big")
+    return (mark << BOOT_BITS) | (boot_us & ((1 << BOOT_BITS) - 1))
+
+
+def elapsed_least(since: Instant, now: Instant) -> int:
+    """Microseconds that have surely passed: the smaller of what the clocks say (absence is proven later)."""
+    wall = now.wall - since.wall
+    if since.boot >> BOOT_BITS != now.boot >> BOOT_BITS:
+        return wall
+    return min(wall, now.boot - since.boot)
+
+
+def elapsed_most(since: Instant, now: Instant) -> int:
+    """Microseconds that may have passed: the larger of what the clocks say (windows and deadlines end sooner)."""
+    wall = now.wall - since.wall
+    if since.boot >> BOOT_BITS != now.boot >> BOOT_BITS:
+        return wall
+    return max(wall, now.boot - since.boot)
+
+
+class Event(NamedTuple):
+    """One row of the log, in the order of its columns. Digests are 32 bytes; times are `Instant.wall`.
+
+    `input_ref` and `output_ref`: text ``inline:…`` or, for content elsewhere, the 32 bytes of its sha256.
+    `error`: JSON of an outcome (`kind`, `code`, `detail`, …). `data`: JSON of what a kind needs more; of a
+    StepIntended the 32 bytes of its policy's digest.
+    """
+
+    task_id: str
+    event_seq: int
+    step_seq: int | None
+    path: str | None
+    step_name: str | None
+    kind: str
+    status: str | None
+    attempt: int | None
+    effect_class: str | None
+    idempotency_key: bytes | None
+    input_hash: bytes | None
+    input_ref: str | bytes | None
+    output_ref: str | bytes | None
+    error: str | None
+    data: str | bytes | None
+    started_at: int | None
+    finished_at: int | None
+    boot_at: int
+    epoch: int | None
+    format: int
+    prev_hash: bytes | None
+
+    @property
+    def at(self) -> Instant:
+        """When the row was written: the later of its two times."""
+        return Instant(self.finished_at if self.finished_at is not None else (self.started_at or 0), self.boot_at)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """`data` decoded; empty for a row without any."""
+        return json.loads(self.data) if isinstance(self.data, str) else {}
+
+
+COLUMNS = Event._fields
+
+
+def draft(
+    task_id: str,
+    kind: Kind,
+    now: Instant,
+    *,
+    step_seq: int | None = None,
+    path: str | None = None,
+    step_name: str | None = None,
+    status: str | None = None,
+    attempt: int | None = None,
+    effect_class: str | None = None,
+    idempotency_key: bytes | None = None,
+    input_hash: bytes | None = None,
+    input_ref: str | bytes | None = None,
+    output_ref: str | bytes | None = None,
+    error: str | None = None,
+    data: str | bytes | dict[str, Any] | None = None,
+    started_at: int | None = None,
+    finished_at: int | None = None,
+    epoch: int | None = None,
+) -> Event:
+    """An event without its place in the chain: `event_seq` 0 and no `prev_hash`. `seal` gives it both.
+
+    A dict as `data` is stored as JSON. Without either time, `finished_at` is now.
+    """
+    if isinstance(data, dict):
+        data = dump(data)
+    if started_at is None and finished_at is None:
+        finished_at = now.wall
+    return Event(
+        task_id, 0, step_seq, path, step_name, kind, status, attempt, effect_class, idempotency_key, input_hash,
+        input_ref, output_ref, error, data, started_at, finished_at, now.boot, epoch, FORMAT, None,
+    )  # fmt: skip
+
+
+def _hex(value: object) -> str:
+    if isinstance(value, bytes):
+        return "x:" + value.hex()
+    raise TypeError(f"a row holds no {type(value).__name__}")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_hex, check_circular=False).encode
+dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+"""JSON of `data` and `error` columns: plain JSON values only."""
+
+
+def row_hash(event: Event) -> bytes:
+    """The hash that the next row of the task carries as its `prev_hash`: sha256 over all columns."""
+    return sha256(_encode(event).encode()).digest()
+
+
+def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:
+    """Give drafts the places after `last_seq` and chain them: gapless, each with the hash of the one before."""
+    sealed: list[Event] = []
+    for event in drafts:
+        last_seq += 1
+        event = event._replace(event_seq=last_seq, prev_hash=last_hash)
+        last_hash = row_hash(event)
+        sealed.append(event)
+    return sealed
+
+
+def upcast(row: Sequence[Any]) -> Event:
+    """A stored row, of any released format, as today's `Event`."""
+    event = Event._make(row)
+    if event.format > FORMAT:
+        from .errors import StoreRefused
+
+        raise StoreRefused(
+            f"task {event.task_id}: event {event.event_seq} has format {event.format}; this version reads up to {FORMAT}",
+            hint="upgrade doubtless; the log was not touched",
+        )
+    return event

@@ -1,0 +1,368 @@
+"""Folding rows: events -> step records -> task state, and the projections that a store keeps of them.
+
+Pure: no clock, no I/O. `project` says what one row changes in the projections (head row, cases, freezes);
+a store applies it in the row's own transaction, and `verify` folds it again from the log (I9).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+from .events import SETTLED, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus
+
+OutcomeKind = Literal["done", "not_sent", "rejected", "unknown"]
+GRAVITY: tuple[OutcomeKind, ...] = ("unknown", "rejected", "not_sent")
+"""The gravest first: of the attempts that count, the worst outcome decides."""
+
+
+class HeadChange(NamedTuple):
+    """What a row changes in its task's head row. `only_from`: applies only while the status is one of these."""
+
+    status: str
+    wake_at: int | None
+    why: str | None
+    release: bool
+    only_from: tuple[str, ...] = ()
+
+
+class CaseOpened(NamedTuple):
+    """A case row to write: its id is ``<task_id>:<event_seq>`` of the row that opened it."""
+
+    case_id: str
+    path: str | None
+    kind: str
+
+
+class CaseClosed(NamedTuple):
+    """A case row to settle, once: compare-and-set on `settled_seq` being empty (I8)."""
+
+    case_id: str
+    by: str
+
+
+class Freeze(NamedTuple):
+    """A step (``*``: every step) to freeze with a reason, or to thaw (`why` None)."""
+
+    step: str
+    why: str | None
+
+
+Change = HeadChange | CaseOpened | CaseClosed | Freeze
+
+_ASLEEP = (TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)
+_WAKE = HeadChange(TaskStatus.READY, None, None, False, _ASLEEP)
+
+
+def case_id(task_id: str, event_seq: int) -> str:
+    """A case's id: its task and the place of the row that opened it."""
+    return f"{task_id}:{event_seq}"
+
+
+def project(event: Event) -> tuple[Change, ...]:
+    """What this row changes in the projections. TaskAccepted makes the head row itself and changes nothing."""
+    match event.kind:
+        case Kind.TASK_CLAIMED:
+            return (HeadChange(TaskStatus.RUNNING, None, None, False),)
+        case Kind.TASK_PARKED:
+            data = event.details
+            return (HeadChange(event.status or TaskStatus.WAITING, data.get("wake_at"), data.get("why"), True),)
+        case Kind.TASK_ENDED:
+            return (HeadChange(event.status or TaskStatus.FAILED, None, event.details.get("why"), True),)
+        case Kind.CASE_OPENED:
+            return (CaseOpened(case_id(event.task_id, event.event_seq), event.path, event.details["kind"]),)
+        case Kind.CASE_SETTLED:
+            data = event.details
+            closed = CaseClosed(data["case_id"], data["by"])
+            return (closed, _WAKE) if data.get("wake") else (closed,)
+        case Kind.CANCEL_REQUESTED | Kind.EVENT_RECEIVED:
+            return (_WAKE,)
+        case Kind.STORE_FROZEN | Kind.STORE_THAWED:
+            return (Freeze(event.step_name or "*", event.details.get("why", "") if event.kind == Kind.STORE_FROZEN else None),)
+        case _:
+            return ()
+
+
+# ---------------------------------------------------------------- one step's record
+
+
+class Attempt:
+    """One call of a step's function, as the log tells it.
+
+    `outcome`: None while its owner still has the call. `call_ended` is the last possible send: the end of the
+    call, its thread included; for a dead owner the takeover that found it dead; None while it still runs.
+    """
+
+    __slots__ = (
+        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "number", "outcome", "retry_after_us",
+        "started",
+    )  # fmt: skip
+
+    def __init__(self, number: int, generation: int, started: Instant, epoch: int | None) -> None:
+        self.number = number
+        self.generation = generation
+        self.started = started
+        self.epoch = epoch
+        self.outcome: OutcomeKind | None = None
+        self.code = ""
+        self.detail: Any = ""
+        self.retry_after_us: int | None = None
+        self.ended: Instant | None = None
+        self.call_ended: Instant | None = None
+        self.cleared = False
+
+    def end(self, outcome: OutcomeKind, at: Instant, *, code: str = "", detail: Any = "", running: bool = False) -> None:
+        """The attempt has its outcome. `running`: its thread still has the call, a send is still possible."""
+        self.outcome, self.ended, self.code, self.detail = outcome, at, code, detail
+        self.call_ended = None if running else at
+
+
+class Look(NamedTuple):
+    """One look-back: what the query answered, when it started and ended, and under which claim."""
+
+    seq: int
+    answer: str
+    why: str
+    started: Instant
+    finished: Instant
+    epoch: int | None
+    attempt: int
+    look_again_us: int | None
+
+
+class Answer(NamedTuple):
+    """A person's ``did_not_happen`` that has not acted yet (section 5): what then, and whether at once."""
+
+    seq: int
+    then: str
+    even_now: bool
+    by: str
+
+
+class StepRecord:
+    """The fold of all rows of one step."""
+
+    __slots__ = (
+        "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted", "handles",
+        "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path", "policy_digest", "settle_from",
+        "status", "step_seq", "suspect",
+    )  # fmt: skip
+
+    def __init__(self, path: str, name: str, step_seq: int, epoch: int | None) -> None:
+        self.path = path
+        self.name = name
+        self.step_seq = step_seq
+        self.epoch = epoch  # of the claim that decides now
+        self.effect = Effect.READ
+        self.status: str = StepStatus.STARTED
+        self.policy_digest: bytes | None = None
+        self.input_ref: str | bytes | None = None
+        self.input_hash: bytes | None = None
+        self.keys: list[bytes] = []
+        self.generation = 0
+        self.attempts: list[Attempt] = []
+        self.granted = 0  # attempts that a person granted beyond the budget
+        self.handles: list[Any] = []
+        self.looks: list[Look] = []
+        self.cases: dict[str, str] = {}  # open ones: id -> kind
+        self.answer: Answer | None = None
+        self.evidence: tuple[int, str | bytes | None] | None = None  # a late success: attempt, output
+        self.output_ref: str | bytes | None = None
+        self.error: str | None = None
+        self.settle_from: Instant | None = None  # the intent, or the last permission to retry
+        self.suspect = False
+        self.last_seq = 0
+
+    @property
+    def settled(self) -> bool:
+        return self.status in SETTLED
+
+    @property
+    def current(self) -> list[Attempt]:
+        """The attempts that count: under the current key, not cleared."""
+        return [a for a in self.attempts if a.generation == self.generation and not a.cleared]
+
+    @property
+    def gravest(self) -> OutcomeKind | None:
+        """The worst outcome that counts (unknown > rejected > not_sent); None when all are cleared."""
+        outcomes = {a.outcome for a in self.current}
+        return next((o for o in GRAVITY if o in outcomes), None)
+
+    @property
+    def in_flight(self) -> Attempt | None:
+        """An attempt that its owner, this claim, still calls."""
+        return next((a for a in self.attempts if a.outcome is None), None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """A write of which an attempt's outcome is unknown (its own owner's running call is in flight instead)."""
+        return self.effect != Effect.READ and not self.settled and self.gravest == "unknown"
+
+    @property
+    def quiet_since(self) -> Instant | None:
+        """The last possible send of the current key; None while a call may still run."""
+        ends = [a.call_ended for a in self.current]
+        return None if None in ends or not ends else max(e for e in ends if e is not None)
+
+    @property
+    def doubt_case(self) -> str | None:
+        """The id of the open case about this step's doubt."""
+        return next((case for case, kind in self.cases.items() if kind == CaseKind.DOUBT), None)
+
+    def recent_looks(self) -> list[Look]:
+        """The look-backs since the last attempt began: each new attempt starts the counts at zero."""
+        number = self.attempts[-1].number if self.attempts else 0
+        return [look for look in self.looks if look.attempt == number]
+
+    def apply(self, row: Event) -> None:
+        """Fold one more row of this step, or a TaskClaimed row of its task, into the record."""
+        self.last_seq = row.event_seq
+        _APPLY[row.kind](self, row)
+
+    # One small method per kind; the table below is what `apply` uses.
+
+    def _intended(self, row: Event) -> None:
+        self.effect = Effect(row.effect_class or Effect.NON_IDEM_WRITE)
+        self.status = StepStatus.UNCERTAIN
+        self.input_ref, self.input_hash = row.input_ref, row.input_hash
+        self.policy_digest = row.data if isinstance(row.data, bytes) else None
+        self.settle_from = row.at
+        self._started(row)
+
+    def _started(self, row: Event) -> None:
+        if row.idempotency_key is not None:
+            if self.keys:
+                self.generation += 1
+            self.keys.append(row.idempotency_key)
+        attempt = Attempt(row.attempt or 1, self.generation, row.at, row.epoch)
+        if row.error is not None:  # suspect mode: it counts as unknown from the start
+            attempt.end("unknown", row.at, code=json.loads(row.error).get("code", ""))
+            self.suspect = True
+        self.attempts.append(attempt)
+
+    def _ended(self, row: Event) -> None:
+        error = json.loads(row.error or "{}")
+        number = row.attempt or 1
+        attempt = next((a for a in self.attempts if a.number == number), None)
+        if attempt is None:  # of a read: its one row is the outcome
+            began = Instant(row.started_at or row.at.wall, row.boot_at - (row.at.wall - (row.started_at or row.at.wall)))
+            attempt = Attempt(number, 0, began, row.epoch)
+            self.attempts.append(attempt)
+            self.input_ref, self.input_hash = row.input_ref or self.input_ref, row.input_hash or self.input_hash
+        running = bool(row.details.get("running"))
+        attempt.end(error["kind"], row.at, code=error.get("code", ""), detail=error.get("detail", ""), running=running)
+        attempt.retry_after_us = error.get("retry_after_us")
+
+    def _handle(self, row: Event) -> None:
+        self.handles.append(row.details["handle"])
+
+    def _looked(self, row: Event) -> None:
+        data = row.details
+        began = Instant(row.started_at or row.at.wall, row.boot_at - (row.at.wall - (row.started_at or row.at.wall)))
+        look = Look(
+            row.event_seq, data["answer"], data.get("why", ""), began, row.at, row.epoch, row.attempt or 0,
+            data.get("look_again_us"),
+        )  # fmt: skip
+        self.looks.append(look)
+        if data.get("counts"):
+            for attempt in self.current:
+                if look.answer == "no_effect" and attempt.outcome == "unknown":
+                    attempt.outcome, attempt.code, attempt.detail = "rejected", "no_effect", look.why
+                elif look.answer == "absent":
+                    attempt.cleared = True
+
+    def _allowed(self, row: Event) -> None:
+        self.granted += 1
+        self.settle_from = row.at
+        self.status = StepStatus.STARTED if self.effect == Effect.READ else StepStatus.UNCERTAIN
+        self.error = None
+        self.answer = None
+        for attempt in self.current:
+            attempt.cleared = True
+
+    def _settled(self, row: Event) -> None:
+        self.status = row.status or StepStatus.DONE
+        self.output_ref, self.error = row.output_ref, row.error
+        self.answer = None
+        if row.input_hash is not None:
+            self.input_ref, self.input_hash = row.input_ref, row.input_hash
+        attempt = next((a for a in self.attempts if a.number == row.attempt), None)
+        if attempt is not None and self.status == StepStatus.DONE and attempt.outcome is None:
+            attempt.end("done", row.at)
+
+    def _evidence(self, row: Event) -> None:
+        attempt = next((a for a in self.attempts if a.number == row.attempt), None)
+        if attempt is not None and attempt.call_ended is None:
+            attempt.call_ended = row.at
+        if row.details["what"] == "late_result" and self.evidence is None:
+            self.evidence = (row.attempt or 1, row.output_ref)
+
+    def _case_opened(self, row: Event) -> None:
+        kind = row.details["kind"]
+        self.cases[case_id(row.task_id, row.event_seq)] = kind
+        if kind == CaseKind.DOUBT and not self.settled:
+            self.status = StepStatus.NEEDS_HUMAN
+            self.answer = None  # what the new case shows makes the answer before it void
+
+    def _case_settled(self, row: Event) -> None:
+        data = row.details
+        self.cases.pop(data["case_id"], None)
+        if self.status == StepStatus.NEEDS_HUMAN:
+            self.status = StepStatus.UNCERTAIN
+        if data.get("answer") == "did_not_happen":
+            self.answer = Answer(row.event_seq, data["then"], bool(data.get("even_now")), data["by"])
+        if row.output_ref is not None and data.get("answer") == "answer":
+            self.output_ref, self.error = row.output_ref, None
+
+    def _claimed(self, row: Event) -> None:
+        """A takeover: whatever an older owner had without outcome is unknown, and its last send was before now."""
+        for attempt in self.attempts:
+            if attempt.epoch != row.epoch:
+                if attempt.outcome is None:
+                    attempt.end("unknown", row.at, code="owner_died")
+                elif attempt.call_ended is None:
+                    attempt.call_ended = row.at
+
+
+_APPLY: dict[str, Callable[[StepRecord, Event], None]] = {
+    Kind.STEP_INTENDED: StepRecord._intended,
+    Kind.ATTEMPT_STARTED: StepRecord._started,
+    Kind.ATTEMPT_ENDED: StepRecord._ended,
+    Kind.HANDLE_RECORDED: StepRecord._handle,
+    Kind.LOOKED_BACK: StepRecord._looked,
+    Kind.RETRY_ALLOWED: StepRecord._allowed,
+    Kind.STEP_SETTLED: StepRecord._settled,
+    Kind.EVIDENCE_STORED: StepRecord._evidence,
+    Kind.CASE_OPENED: StepRecord._case_opened,
+    Kind.CASE_SETTLED: StepRecord._case_settled,
+    Kind.TASK_CLAIMED: StepRecord._claimed,
+}
+
+
+def fold_step(rows: Iterable[Event], path: str, epoch: int | None) -> StepRecord | None:
+    """Fold the rows of the step at `path` (and its task's TaskClaimed rows); None when there is none of it."""
+    record: StepRecord | None = None
+    for row in rows:
+        if row.path == path:
+            if record is None:
+                record = StepRecord(path, row.step_name or "", row.step_seq or 0, epoch)
+            record.apply(row)
+        elif row.kind == Kind.TASK_CLAIMED and record is not None:
+            record.apply(row)
+    return record
+
+
+def fold_steps(rows: Iterable[Event], epoch: int | None = None) -> dict[str, StepRecord]:
+    """Fold all steps of a task at once, by path, in the order of first arrival."""
+    records: dict[str, StepRecord] = {}
+    for row in rows:
+        if row.kind == Kind.TASK_CLAIMED:
+            for record in records.values():
+                record.apply(row)
+        elif row.path is not None:
+            record = records.get(row.path)
+            if record is None:
+                record = records[row.path] = StepRecord(row.path, row.step_name or "", row.step_seq or 0, epoch)
+            record.apply(row)
+    return records

@@ -1,0 +1,351 @@
+"""Cases: what only a person can know, with its evidence, and the one answer that each of them takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from . import canonical
+from .canonical import encode
+from .effects import StepDefinition
+from .errors import AlreadySettled, AnswerRefused, CaseChanged, Moved, UnknownCase
+from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
+from .executor import Runtime, store_output
+from .fold import StepRecord, fold_steps
+from .store.base import CaseRow
+
+# ---------------------------------------------------------------- answers
+
+
+class Happened(NamedTuple):
+    """It happened: the step is done, with this output."""
+
+    output: Any = None
+
+
+class DidNotHappen(NamedTuple):
+    """It did not happen. `then`: ``retry`` sends it again, ``fail`` gives it up. `even_now`: without waiting, at your risk."""
+
+    then: str
+    even_now: bool = False
+
+
+class Abandon(NamedTuple):
+    """Nobody will find out: the step is settled as failed, and its effect may stand."""
+
+
+class Retry(NamedTuple):
+    """Run the task's code again (the fix is deployed); a step whose budget is used up gets one more attempt."""
+
+
+class Fail(NamedTuple):
+    """Fail the task for good."""
+
+
+class LetStand(NamedTuple):
+    """Let the effects of a failed task stand; the task ends failed and lists them."""
+
+
+class Noted(NamedTuple):
+    """The contradiction is seen; what has to be done about it is done elsewhere."""
+
+
+class Answer(NamedTuple):
+    """The value that was asked for."""
+
+    value: Any
+
+
+class Deny(NamedTuple):
+    """There is no such value: the step fails as abandoned."""
+
+
+AnyAnswer = Happened | DidNotHappen | Abandon | Retry | Fail | LetStand | Noted | Answer | Deny
+
+TAKES: dict[str, tuple[type[Any], ...]] = {
+    CaseKind.DOUBT: (Happened, DidNotHappen, Abandon),
+    CaseKind.CODE_ERROR: (Retry, Fail),
+    CaseKind.DIVERGED: (Retry, Fail),
+    CaseKind.HOLD: (LetStand,),
+    CaseKind.CONTRADICTION: (Noted,),
+    CaseKind.OUTPUT: (Answer, Deny),
+}
+"""Which answers a case of each kind takes."""
+
+SPELLED: dict[type[Any], str] = {
+    Happened: "happened", DidNotHappen: "did_not_happen", Abandon: "abandon", Retry: "retry", Fail: "fail",
+    LetStand: "let_stand", Noted: "noted", Answer: "answer", Deny: "deny",
+}  # fmt: skip
+"""How an answer is spelled on the command line and in the log."""
+
+DOES: dict[type[Any], str] = {
+    Happened: "the step is done with the output you give; the task goes on with it",
+    DidNotHappen: "recorded now; acts when nothing can land any more and after a fresh look: then retry sends it again, fail gives it up",
+    Abandon: "the step is settled as failed and may stand; the task sees StepFailed('abandoned')",
+    Retry: "the task's code runs again; a step whose attempts are used up gets one more",
+    Fail: "the task fails for good; effects that have to be undone are listed",
+    LetStand: "the task ends failed; the listed effects stand",
+    Noted: "the case is closed; nothing else changes",
+    Answer: "the task goes on with this value as the step's output",
+    Deny: "the task sees StepFailed('abandoned'); the effect stands",
+}
+"""What each answer would do: shown with every case."""
+
+
+class Case(NamedTuple):
+    """A question to a person, with its evidence. Bound to `hash`: new evidence changes it.
+
+    Shapes: `id` is ``<task>:<event_seq>``; `evidence` is JSON; `answers` maps each answer that it takes to what it
+    would do; `opened_at` is microseconds of the store's clock.
+    """
+
+    id: str
+    task_id: str
+    kind: str
+    why: str
+    path: str | None
+    step: str | None
+    opened_at: int
+    evidence: dict[str, Any]
+    answers: dict[str, str]
+    hash: str
+
+
+class Doubt(NamedTuple):
+    """An unsettled write that nobody is settling: its owner is dead, or it is past `settle_within`, without a case yet."""
+
+    task_id: str
+    path: str
+    step: str
+    why: str
+    since: int
+
+
+class Inbox(NamedTuple):
+    """What waits for a person (`cases`) or for somebody to resume the task (`doubts`)."""
+
+    cases: list[Case]
+    doubts: list[Doubt]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_case(runtime: Runtime, row: CaseRow) -> Case:
+    """A case as a person sees it now, and the hash of what that is."""
+    events = runtime.store.rows(row.task_id)
+    opened = next(e for e in events if e.event_seq == row.event_seq)
+    data = opened.details
+    record = fold_steps(events).get(row.path) if row.path is not None else None
+    evidence: dict[str, Any] = {k: v for k, v in data.items() if k not in ("kind", "why")}
+    if record is not None:
+        evidence |= step_evidence(runtime, record, events)
+    answers = {SPELLED[a]: DOES[a] for a in TAKES.get(row.kind, ())}
+    shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
+    digest = canonical.content_hash(shown.encode()).hex()
+    return Case(
+        row.case_id, row.task_id, row.kind, data.get("why", ""), row.path, opened.step_name, row.opened_at, evidence, answers, digest
+    )
+
+
+def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event]) -> dict[str, Any]:
+    """Everything that the log knows of a step: params, keys, every attempt, every look-back, late news."""
+    params = canonical.decode(runtime.content.get(record.input_ref)) if record.input_ref is not None else {}
+    looks: list[dict[str, Any]] = []
+    late: list[dict[str, Any]] = []
+    for event in events:
+        if event.path != record.path:
+            continue
+        if event.kind == Kind.LOOKED_BACK:
+            data = event.details
+            look = {k: data[k] for k in ("answer", "why", "items") if k in data}
+            if not looks or looks[-1]["look"] != look:  # the same answer again is no new evidence
+                looks.append({"look": look, "attempt": event.attempt})
+        elif event.kind == Kind.EVIDENCE_STORED:
+            late.append({**event.details, "attempt": event.attempt, "output": read_ref(runtime, event.output_ref)})
+    attempts = [
+        {"attempt": a.number, "outcome": a.outcome or "in flight", "code": a.code, "detail": a.detail, "started_at": a.started.wall}
+        for a in record.attempts
+    ]
+    return {
+        "step": record.name, "effect": str(record.effect), "params": jsonable(params), "keys": [k.hex() for k in record.keys],
+        "handles": record.handles, "attempts": attempts, "looks": [entry["look"] for entry in looks], "late": late,
+    }  # fmt: skip
+
+
+def read_ref(runtime: Runtime, ref: str | bytes | None) -> Any:
+    """The content behind a ref as JSON, or None."""
+    return None if ref is None else json.loads(runtime.content.get(ref))
+
+
+def jsonable(tree: Any) -> Any:
+    """A decoded tree as plain JSON values (tags as in the canonical form)."""
+    return json.loads(encode(tree))
+
+
+def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
+    """Open cases, oldest first, and every doubt that nobody is settling (I6: none is silent)."""
+    store = runtime.store
+    cases = [read_case(runtime, row) for row in store.cases()]
+    about = {(case.task_id, case.path) for case in cases}
+    doubts: list[Doubt] = []
+    now = store.now()
+    for head in store.heads(status=("ready", "running", "waiting", "needs_human", "compensating")):
+        alive = store.owner_alive(head.owner)
+        for record in fold_steps(store.rows(head.task_id)).values():
+            if record.settled or record.effect == Effect.READ or (head.task_id, record.path) in about:
+                continue
+            if record.settle_from is None or not (record.gravest == "unknown" or record.in_flight):
+                continue
+            age = now.wall - record.settle_from.wall
+            if head.owner is not None and not alive:
+                why = "its owner died; whoever resumes the task settles it"
+            elif not alive and head.status != "waiting":
+                why = "nobody is settling it; resume the task"
+            elif age >= settle_within(record.name):
+                why = "it is not settled within settle_within"
+            else:
+                continue
+            doubts.append(Doubt(head.task_id, record.path, record.name, why, record.settle_from.wall))
+    return Inbox(cases, doubts)
+
+
+# ---------------------------------------------------------------- settling
+
+
+Authorize = Callable[[str, Case, AnyAnswer], bool]
+
+
+def settle(
+    runtime: Runtime, case_id: str, answer: AnyAnswer, *, by: str, why: str, shown: str, authorize: Authorize | None = None
+) -> Case:
+    """Take a person's answer: one per case, bound to what was shown. Durable at return; wakes the task.
+
+    Raises: UnknownCase, AlreadySettled (by whom, when), CaseChanged (look again), AnswerRefused.
+    """
+    store = runtime.store
+    while True:
+        row = store.case(case_id)
+        if row is None:
+            raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
+        if row.settled_seq is not None:
+            raise already_settled(row)
+        last = store.last(row.task_id)
+        case = read_case(runtime, row)
+        check_answer(case, answer, by, shown)
+        if authorize is not None and not authorize(by, case, answer):
+            raise AnswerRefused(f"{by} may not answer case {case_id} with {SPELLED[type(answer)]}", case=case_id, by=by)
+        rows, blobs = answer_rows(runtime, case, answer, by, why)
+        try:
+            store.add(row.task_id, rows, expect=last.event_seq if last else None, blobs=blobs)
+            return case
+        except Moved:
+            continue  # look again: the same evidence gives the same hash
+
+
+def already_settled(row: CaseRow) -> AlreadySettled:
+    """Who was first, and when."""
+    from datetime import UTC, datetime
+
+    when = datetime.fromtimestamp((row.settled_at or 0) / 1e6, UTC).isoformat(timespec="seconds")
+    return AlreadySettled(
+        f"case {row.case_id} is already settled, by {row.settled_by} at {when}; your answer was not taken",
+        hint=f"doubtless show {row.task_id}",
+        case=row.case_id,
+        by=row.settled_by,
+    )
+
+
+def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str) -> None:
+    """Refuse an answer of the wrong kind, without a name, or to something else than was shown."""
+    takes = TAKES.get(case.kind, ())
+    if not isinstance(answer, takes):
+        known = ", ".join(SPELLED[a] for a in takes)
+        raise AnswerRefused(
+            f"a case of kind {case.kind} does not take {SPELLED.get(type(answer), type(answer).__name__)}",
+            hint=f"it takes: {known}",
+            case=case.id,
+        )
+    if isinstance(answer, DidNotHappen) and answer.then not in ("retry", "fail"):
+        raise AnswerRefused(f"did_not_happen needs then=retry or then=fail, not {answer.then!r}", case=case.id)
+    if not by.strip():
+        raise AnswerRefused("an answer needs a name: who says so?", hint="by=… (--by on the command line)", case=case.id)
+    if len(shown) < 8 or not case.hash.startswith(shown.lower()):
+        raise CaseChanged(
+            f"case {case.id} has new evidence since it was shown ({shown or 'nothing'}); your answer was not taken",
+            hint=f"look at it again: doubtless inbox {case.id}",
+            case=case.id,
+            hash=case.hash,
+        )
+
+
+def answer_rows(runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: str) -> tuple[list[Event], list[Any]]:
+    """The rows that an answer writes, in one transaction: the case's end, and what follows from it at once."""
+    now = runtime.store.now()
+    record = fold_steps(runtime.store.rows(case.task_id)).get(case.path) if case.path is not None else None
+    where: dict[str, Any] = {"path": case.path, "step_name": case.step, "step_seq": record.step_seq if record else None}
+    data: dict[str, Any] = {
+        "case_id": case.id, "answer": SPELLED[type(answer)], "by": by, "why": why, "shown": case.hash,
+        "wake": not isinstance(answer, Noted),
+    }  # fmt: skip
+    blobs: list[Any] = []
+    after: list[Event] = []
+    output_ref: str | bytes | None = None
+    error: str | None = None
+    match answer:
+        case DidNotHappen():
+            data |= {"then": answer.then, "even_now": answer.even_now}
+        case Happened() | Answer():
+            value = answer.output if isinstance(answer, Happened) else answer.value
+            ref, blobs = given_output(runtime, case, value)
+            if isinstance(answer, Answer):
+                output_ref = ref
+            else:
+                after.append(settled_row(case, where, now, StepStatus.DONE, record, output_ref=ref))
+        case Abandon():
+            failure = dump({"kind": "abandoned", "code": "abandoned", "detail": f"by {by}: {why}"})
+            after.append(settled_row(case, where, now, StepStatus.FAILED, record, error=failure))
+        case Deny():
+            error = dump({"kind": "abandoned", "code": "output_denied", "detail": f"by {by}: {why}"})
+        case Retry():
+            after += retry_rows(runtime, case, by, now)
+        case _:
+            pass
+    closed = draft(case.task_id, Kind.CASE_SETTLED, now, data=data, output_ref=output_ref, error=error, **where)
+    return [closed, *after], blobs
+
+
+def settled_row(case: Case, where: dict[str, Any], now: Any, status: StepStatus, record: StepRecord | None, **more: Any) -> Event:
+    """The row that a person's answer settles a step with."""
+    number = len(record.attempts) or None if record is not None else None
+    return draft(case.task_id, Kind.STEP_SETTLED, now, status=status, attempt=number, **where, **more)
+
+
+def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
+    """A retry after a step's attempts were used up reopens it and grants one more."""
+    if case.evidence.get("failure") != "exhausted":
+        return []
+    path = case.evidence["path"]
+    record = fold_steps(runtime.store.rows(case.task_id)).get(path)
+    if record is None:
+        return []
+    status = StepStatus.STARTED if record.effect == Effect.READ else StepStatus.UNCERTAIN
+    return [
+        draft(
+            case.task_id, Kind.RETRY_ALLOWED, now, path=path, step_name=record.name, step_seq=record.step_seq, status=status,
+            data={"why": "retry", "by": by, "case_id": case.id},
+        )  # fmt: skip
+    ]
+
+
+def given_output(runtime: Runtime, case: Case, value: Any) -> tuple[str | bytes | None, list[Any]]:
+    """A person's output in its stored form. Refused when it has none, or does not fit the step's annotation."""
+    definition: StepDefinition | None = runtime.find(case.step or "")
+    if definition is None:
+        ref, blob = runtime.content.put(encode(value, where="the output"))
+        return ref, [] if blob is None else [blob]
+    output = store_output(runtime, definition, value)
+    if output.fault is not None:
+        raise AnswerRefused(f"this output does not do for {case.step}: {output.fault}", case=case.id)
+    return output.ref, list(output.blobs)

@@ -1,0 +1,231 @@
+"""Running tasks: claim, make passes, conclude, and say to the caller how it stands."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import canonical
+from .durations import parse_duration
+from .errors import DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
+from .events import TERMINAL, Instant, Kind, TaskStatus, draft
+from .fold import fold_steps
+from .log import TaskLog
+from .restore_plans import DoesNotFit
+from .store.base import Head
+from .tasks import Ending, TaskRun
+
+if TYPE_CHECKING:
+    from .app import Doubtless
+    from .executor import Runtime
+    from .worker import Worker
+
+
+class Runs:
+    """The runs of one app in this process."""
+
+    def __init__(self, app: Doubtless) -> None:
+        self.app = app
+        self.workers: list[Worker] = []
+        self._active: set[TaskRun] = set()
+        self._lock = threading.Lock()
+
+    def wake_workers(self) -> None:
+        """Let this process's workers look for work now."""
+        for worker in self.workers:
+            worker.wake()
+
+    def drain(self) -> None:
+        """Let every run park at its next step."""
+        with self._lock:
+            for run in self._active:
+                run.drain()
+
+    # ------------------------------------------------------------ one run
+
+    def run(self, task_id: str, wait: bool | str) -> Any:
+        """Claim the task, run it in threads of its own, and return its output or raise how it stands."""
+        ended = self.ended(task_id)
+        if ended is not None:
+            return self.result(ended)
+        run = self.claim(task_id, wait)
+        ending = Ending()
+        try:
+            ending = run.supervise()
+        finally:
+            self.leave(run, ending)
+        return self.outcome(run, ending)
+
+    async def arun(self, task_id: str, wait: bool | str) -> Any:
+        """The same on the event loop; a sync task's supervisor runs in a thread."""
+        ended = self.ended(task_id)
+        if ended is not None:
+            return self.result(ended)
+        run = self.claim(task_id, wait)
+        ending = Ending()
+        try:
+            if run.code.is_async:
+                ending = await run.awork(run.last)
+            else:
+                ending = await supervised(run)
+        finally:
+            self.leave(run, ending)
+        return self.outcome(run, ending)
+
+    def claim(self, task_id: str, wait: bool | str) -> TaskRun:
+        """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy."""
+        runtime = self.app.runtime
+        store = runtime.store
+        head = store.head(task_id)
+        assert head is not None
+        task = self.app.declared_tasks.get(head.task_name)
+        if task is None:
+            raise UnknownTask(
+                f"task {task_id} needs the code of {head.task_name}, which is not in this app",
+                hint=f"declared here are: {', '.join(sorted(self.app.declared_tasks)) or 'none'}",
+                task=task_id,
+            )
+        claim = store.claim(task_id)
+        try:
+            self.absorb(runtime, task_id)
+            log = TaskLog(store, claim, owner=claim.head.owner)
+            accepted = store.first(task_id)
+            params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
+            run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))
+            timeouts = [d.timeout_us for d in self.app.definitions]
+            run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
+        except BaseException:
+            store.release(task_id, claim.epoch)
+            raise
+        with self._lock:
+            self._active.add(run)
+        return run
+
+    def absorb(self, runtime: Runtime, task_id: str) -> None:
+        """Results that could not be recorded when they came, spilled or kept in memory, become evidence now."""
+        kept = runtime.kept.pop(task_id, [])
+        for name, event in [*runtime.store.spilled(task_id), *((None, event) for event in kept)]:
+            record = fold_steps(runtime.store.rows(task_id)).get(event.path or "")
+            if record is None or not record.settled:
+                ref, blob = event.output_ref, None
+                if isinstance(ref, str):
+                    ref, blob = runtime.content.put(ref.removeprefix("inline:"))
+                row = draft(
+                    task_id, Kind.EVIDENCE_STORED, runtime.store.now(), step_seq=event.step_seq, path=event.path,
+                    step_name=event.step_name, attempt=event.attempt, output_ref=ref, epoch=event.epoch, data={"what": "late_result"},
+                )  # fmt: skip
+                if event.effect_class != "read":
+                    runtime.store.add(task_id, [row], blobs=() if blob is None else (blob,))
+            if name is not None:
+                runtime.store.drop_spilled(name)
+
+    def leave(self, run: TaskRun, ending: Ending) -> None:
+        """Conclude the run: write how it ended, and stop being its owner, whatever happens."""
+        with self._lock:
+            self._active.discard(run)
+        try:
+            run.conclude(ending)
+        except DoubtlessError as error:
+            run.trouble = error
+            if not run.concluded and not run.zombies:
+                try:
+                    run.runtime.store.release(run.task_id, run.log.epoch)
+                except DoubtlessError:
+                    pass  # the lock ends with the process
+
+    # ------------------------------------------------------------ how it stands
+
+    def ended(self, task_id: str) -> Head | None:
+        """The head row of a task that has ended, or None."""
+        self.app.runtime  # noqa: B018  a table with faults is refused first
+        head = self.app.store.head(task_id)
+        return head if head is not None and head.status in TERMINAL else None
+
+    def outcome(self, run: TaskRun, ending: Ending) -> Any:
+        """What the caller of `run` gets or is told."""
+        error = ending.error
+        if error is not None and not isinstance(error, Exception | Parking):
+            raise error  # Ctrl-C, cancellation: recorded, then raised on unchanged
+        if run.trouble is not None:
+            raise run.trouble
+        head = self.app.store.head(run.task_id)
+        assert head is not None
+        if head.status in TERMINAL:
+            return self.result(head)
+        raise self.standing(run, head)
+
+    def result(self, head: Head) -> Any:
+        """A task's output, typed; or TaskFailed, the same each time."""
+        runtime = self.app.runtime
+        ended = next(row for row in reversed(runtime.store.rows(head.task_id, after=0)) if row.kind == Kind.TASK_ENDED)
+        if ended.status != TaskStatus.DONE:
+            failure = json.loads(ended.error or "{}")
+            raise TaskFailed(
+                f"task {head.task_id} ended {ended.status}: {head.why or failure.get('kind', '')}",
+                status=str(ended.status),
+                hint=f"doubtless show {head.task_id}",
+                task=head.task_id,
+                failure=failure,
+                stands=ended.details.get("stands", []),
+            )
+        tree = canonical.decode(runtime.content.get(ended.output_ref)) if ended.output_ref is not None else None
+        task = self.app.declared_tasks.get(head.task_name)
+        if task is None:
+            return tree
+        try:
+            return task.code.definition.restore_output(tree)
+        except DoesNotFit:
+            return tree  # stored as it came
+
+    def standing(self, run: TaskRun, head: Head) -> DoubtlessError:
+        """The error that says why a parked task does not go on, and what to type next."""
+        task_id, why = head.task_id, head.why or head.status
+        cases = [row.case_id for row in run.runtime.store.cases(task_id=task_id) if row.kind != "contradiction"]
+        parked = run.last.parked
+        if parked is not None and parked.frozen is not None:
+            return TaskFrozen(
+                f"task {task_id} stands before {parked.frozen}, which is frozen; it was not called",
+                hint=f"doubtless thaw {parked.frozen}, then: doubtless resume {task_id}",
+                task=task_id,
+                step=parked.frozen,
+            )
+        if head.status == TaskStatus.NEEDS_HUMAN or (cases and head.status != TaskStatus.WAITING):
+            return NeedsHuman(
+                f"task {task_id} needs a person: {why}", cases=cases, hint=f"doubtless inbox {' '.join(cases[:1])}".strip(), task=task_id
+            )
+        until = None if head.wake_at is None else Instant(head.wake_at, 0)
+        return TaskWaiting(
+            f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume {task_id}", task=task_id, cases=cases
+        )
+
+
+async def supervised(run: TaskRun) -> Ending:
+    """Supervise a sync task from the event loop, in a thread; a cancellation interrupts it."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Ending] = loop.create_future()
+
+    def work() -> None:
+        ending = run.supervise()
+        try:
+            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(ending))
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), name=f"doubtless:{run.task_id}", daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError as error:
+        run.interrupt(error)
+        run.last.done.set()
+        return Ending(error=error)
+
+
+def wait_limit(now: Instant, wait: bool | str) -> int | None:
+    """Until when a run waits in place: None for ever, otherwise a time of the store's clock."""
+    if wait is True:
+        return None
+    return now.wall + (0 if wait is False else parse_duration(wait))

@@ -1,0 +1,87 @@
+"""The callables that decorators give back: a step, called in task code, and a task, given to `app.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from .effects import StepDefinition
+from .errors import UsageError
+from .tasks import Pass, call_step, outside
+
+if TYPE_CHECKING:
+    from .tasks import TaskCode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Step(Generic[P, R]):
+    """A declared step. Called in task code it takes its place, is answered from the log, or runs.
+
+    Meaning: `step(…)` runs it (an async step gives an awaitable); `await step.acall(…)` runs a sync step from an
+    async task without blocking its event loop; `step.fn` is the bare function, for tests of the function itself.
+    Raises: StepFailed when it failed for good; OutsideTask, UsageError before anything is written.
+    """
+
+
+    def __init__(self, definition: StepDefinition, fn: Callable[P, R]) -> None:
+        self.definition = definition
+        self.fn = fn
+        self.__name__ = definition.name
+        self.__doc__ = fn.__doc__
+
+    @property
+    def name(self) -> str:
+        """The step's name in the table and in the log."""
+        return self.definition.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = call_step(self.definition, args, kwargs)
+        return result
+
+    @overload
+    def acall(self: Step[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def acall(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step from an async task; a sync function runs in a thread of its own."""
+        from .executor import current
+
+        this = current.get()
+        if isinstance(this, Pass) and this.aio_task is None:
+            raise UsageError(f"{self.name}.acall() is for async tasks", hint=f"call {self.name}(…) itself in a sync task")
+        return call_step(self.definition, args, kwargs, threaded=True)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}: {self.definition.effect}>"
+
+
+class Task(Generic[P, R]):
+    """A declared task: one durable execution of its function per id. Give it to `app.run` or `app.start`."""
+
+
+    def __init__(self, code: TaskCode, fn: Callable[P, R]) -> None:
+        self.code = code
+        self.fn = fn
+        self.__name__ = code.name
+        self.__doc__ = fn.__doc__
+
+    @property
+    def name(self) -> str:
+        """The task's name in the log."""
+        return self.code.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        from .executor import current
+
+        if current.get() is None:
+            raise UsageError(
+                f"task {self.name} was called directly; nothing was written",
+                hint=f'app.run({self.name}, "an-id", …) starts or resumes it; {self.name}.fn is the bare function',
+            )
+        raise outside(self.name, inside=True)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"

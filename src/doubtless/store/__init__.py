@@ -1,0 +1,41 @@
+"""Stores: the log's home. `open_store` picks one by its URL; nothing is opened or created before its first use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import StoreRefused
+from ..events import Instant
+
+if TYPE_CHECKING:
+    from .folder import Hooks
+    from .sqlite import SqliteStore
+
+
+def open_store(
+    url: str, *, clock: Callable[[], Instant], namespace: bytes | None = None, read_only: bool = False, hooks: Hooks = None
+) -> SqliteStore:
+    """Make the store of a URL: ``sqlite:///recon.db`` (beside the working directory), ``sqlite:////var/lib/recon.db``.
+
+    Raises: StoreRefused for a scheme, a platform or a path on which no log can be kept.
+    """
+    path = path_of(url)
+    if sys.platform == "win32":
+        raise StoreRefused("SQLite stores are not offered on Windows: the locks of owners are not tested there", hint="use WSL 2")
+    from .sqlite import SqliteStore
+
+    return SqliteStore(path, clock=clock, namespace=namespace, read_only=read_only, hooks=hooks)
+
+
+def path_of(url: str) -> str:
+    """The file that a SQLite URL names."""
+    scheme, colon, rest = url.partition("://")
+    if not colon:
+        raise StoreRefused(f"{url!r} is no store's URL", hint=f"write sqlite:///{url or 'recon.db'}")
+    if scheme != "sqlite":
+        raise StoreRefused(f"there is no store for {scheme}:// URLs", hint="write sqlite:///recon.db")
+    if not rest.startswith("/") or "?" in rest:
+        raise StoreRefused(f"{url!r} is no store's URL", hint="write sqlite:///recon.db, or sqlite:////var/lib/recon.db")
+    return rest[1:]

@@ -1,0 +1,178 @@
+"""What a store does: one method is one transaction; no user code and no network call inside it.
+
+Rows of one task come from one owner at a time. Every append by an owner carries the owner's epoch and the
+place that it expects; it is refused as `StaleEpoch` (stop) or `Moved` (fold, decide again). What a person or
+an old owner adds (answers, cancel, freeze, evidence) needs no epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ..events import Event, Instant
+
+
+class StoreInfo(NamedTuple):
+    """What a store says of itself. `namespace` is part of every key; `suspect` follows `recover --accept`."""
+
+    location: str
+    namespace: bytes
+    suspect: bool
+    schema: int
+
+
+class Head(NamedTuple):
+    """A task's head row, a projection of its log: changed at accept, claim, park, wake and end, never per step.
+
+    `owner` names the claim's lock (None: nobody's); `epoch` is the number of the last claim; `wake_at` is when
+    a waiting task has something to do (microseconds of the store's clock); `why` is one line for a person.
+    """
+
+    task_id: str
+    task_name: str
+    status: str
+    input_hash: bytes
+    owner: str | None
+    epoch: int | None
+    wake_at: int | None
+    created_at: int
+    updated_at: int
+    why: str | None
+
+
+class Claim(NamedTuple):
+    """A claim that was granted: the task's owner from now on, until `release` or a parked or ended row."""
+
+    head: Head
+    epoch: int
+    takeover: bool
+    """True: the owner before died; its TaskClaimed row is written, what was in flight is in doubt."""
+
+
+class CaseRow(NamedTuple):
+    """A case's projection. `event_seq` is its CaseOpened row; `settled_seq` its CaseSettled row, or None."""
+
+    case_id: str
+    task_id: str
+    event_seq: int
+    path: str | None
+    kind: str
+    opened_at: int
+    settled_seq: int | None
+    settled_at: int | None
+    settled_by: str | None
+
+
+class Outline(NamedTuple):
+    """The columns that replay needs of each row; nothing else is read for a settled step."""
+
+    event_seq: int
+    kind: str
+    path: str | None
+    step_name: str | None
+    status: str | None
+    input_hash: bytes | None
+    output_ref: str | bytes | None
+    error: str | None
+    step_seq: int | None
+
+
+class Problem(NamedTuple):
+    """One thing that `verify` found. `where` is a task id, a file or a table; `what` is one sentence."""
+
+    where: str
+    event_seq: int | None
+    what: str
+
+
+class Blob(NamedTuple):
+    """Content that an append writes in its own transaction, before the event that names it."""
+
+    digest: bytes
+    content: bytes
+
+
+class Store(Protocol):
+    """The one interface of all stores; `tests/store` is its conformance suite."""
+
+    def info(self) -> StoreInfo: ...
+
+    def now(self) -> Instant:
+        """The store's clock: what leases, waits and deadlines are compared with."""
+
+    def accept(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Head | None:
+        """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written."""
+
+    def claim(self, task_id: str) -> Claim:
+        """Make this process the owner, with a new random epoch.
+
+        Atomic. Writes a TaskClaimed row when the owner before died (a takeover) and none otherwise: a claim that
+        changes nothing adds no row. The head keeps its status until a row changes it.
+        Raises: TaskBusy (who, since when, how to end it), UnknownTask.
+        """
+
+    def release(self, task_id: str, epoch: int) -> None:
+        """Give the task up without a row; nothing happens when the epoch is not the current one."""
+
+    def append(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), keep_owner: bool = False
+    ) -> None:
+        """Append sealed rows of one task by its owner; all or none, durable at return.
+
+        `guard` names a step whose freeze is checked in the same transaction. Rows that change the head or a case
+        (`fold.project`) do so here; a TaskParked or TaskEnded row releases the owner unless `keep_owner`.
+        Raises: StaleEpoch, Moved, Frozen, AlreadySettled; StoreUnavailable when it is surely not written.
+        An append whose fate is unknown is looked up by place and compared whole before it is repeated.
+        """
+
+    def add(
+        self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()
+    ) -> list[Event]:
+        """Append drafts without an epoch: a person's answer, cancel, freeze, evidence. Sealed in the transaction.
+
+        `expect`: the task's last `event_seq` that the caller saw, or None for any.
+        Raises: Moved, AlreadySettled, UnknownTask.
+        """
+
+    def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
+        """The task's rows in order; of one step with `path`; after a place with `after`."""
+
+    def outline(self, task_id: str) -> list[Outline]:
+        """The rows in order, with the columns that replay needs."""
+
+    def last(self, task_id: str) -> Event | None:
+        """The task's last row."""
+
+    def head(self, task_id: str) -> Head | None: ...
+
+    def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
+        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time."""
+
+    def owner_alive(self, owner: str | None) -> bool:
+        """True while the process that a head row names still holds its lock."""
+
+    def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
+        """Open cases, oldest first (`settled`: all of them)."""
+
+    def case(self, case_id: str) -> CaseRow | None: ...
+
+    def frozen(self) -> dict[str, str]:
+        """What is frozen: step name (``*`` for every step) → why."""
+
+    def blob(self, digest: bytes) -> bytes | None:
+        """Content that the database itself holds; None when it does not."""
+
+    def spill(self, event: Event) -> str:
+        """Keep a result that cannot be appended in a synced file beside the database (rule 6); its name."""
+
+    def spilled(self, task_id: str) -> list[tuple[str, Event]]:
+        """The task's spilled results, oldest first, by name; damaged files are reported by `verify`, not here."""
+
+    def drop_spilled(self, name: str) -> None:
+        """Remove a spilled result once it stands in the log."""
+
+    def verify(self) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark; read only."""
+
+    def close(self) -> None: ...

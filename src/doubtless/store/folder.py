@@ -1,0 +1,118 @@
+"""Content above 1 MiB: one file per digest, written and synced before the event that names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+
+from ..errors import StoreUnavailable
+
+Hooks = Callable[[str], None] | None
+"""Called with a name at each write point, so that a test can kill the process there; None costs nothing."""
+
+
+class Folder:
+    """Files named by the sha256 of what they hold: ``ab/cdef…``. A name that stands is whole."""
+
+    def __init__(self, path: str, hooks: Hooks = None) -> None:
+        self.path = path
+        self._hooks = hooks
+
+    def file_of(self, digest: bytes) -> str:
+        """Where content of this digest lies, or would."""
+        name = digest.hex()
+        return os.path.join(self.path, name[:2], name[2:])
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        """Write content; it and its name are on disk at return. The same content twice is one file.
+
+        Raises: StoreUnavailable when it cannot be written; nothing half-written has a name then.
+        """
+        path = self.file_of(digest)
+        try:
+            if os.path.exists(path) and os.path.getsize(path) == len(content):
+                sync_directory(os.path.dirname(path))  # whoever wrote it may have died between rename and sync
+                sync_directory(self.path)
+            else:
+                write_whole(path, content, self._hooks, "blob")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"content of {len(content)} bytes cannot be written to {path}: {error.strerror}",
+                hint="free space (or raise the file size limit), then resume",
+                written=False,
+            ) from error
+
+    def get(self, digest: bytes) -> bytes | None:
+        """Content by digest, unchecked; None when there is none."""
+        try:
+            with open(self.file_of(digest), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def holds(self, digest: bytes) -> bool:
+        """True when a file of this digest stands."""
+        return os.path.exists(self.file_of(digest))
+
+    def digests(self) -> Iterator[bytes]:
+        """The digests of all files that stand."""
+        try:
+            parts = sorted(os.listdir(self.path))
+        except FileNotFoundError:
+            return
+        for part in parts:
+            for name in sorted(os.listdir(os.path.join(self.path, part))):
+                try:
+                    digest = bytes.fromhex(part + name)
+                except ValueError:  # a file that was never finished
+                    continue
+                if len(digest) == len(sha256().digest()):
+                    yield digest
+
+
+def write_whole(path: str, content: bytes, hooks: Hooks, what: str) -> None:
+    """Write a file so that its name stands for all of its content, synced, or does not stand at all."""
+    folder = os.path.dirname(path)
+    new = _make_directories(folder)
+    partial = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    if hooks is not None:
+        hooks(what + ":write")
+    try:
+        with open(partial, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, path)
+    except BaseException:
+        if os.path.exists(partial):
+            os.unlink(partial)
+        raise
+    for directory in (folder, *new):
+        sync_directory(directory)
+    if hooks is not None:
+        hooks(what + ":written")
+
+
+def _make_directories(folder: str) -> list[str]:
+    """Make a directory and its parents; the parents in which a new name has to be synced."""
+    new: list[str] = []
+    while not os.path.isdir(folder):
+        missing = folder
+        while not os.path.isdir(os.path.dirname(missing)):
+            missing = os.path.dirname(missing)
+        try:
+            os.mkdir(missing)
+        except FileExistsError:
+            pass
+        new.append(os.path.dirname(missing))
+    return new
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""The projections: applied in a row's own transaction, and folded again from the log by `verify` (I9)."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import apsw
+
+from ..errors import AlreadySettled, StoreError, UnknownCase
+from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft, row_hash
+from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, project
+from .base import CaseRow
+from .link import as_store_error, first
+from .schema import queries
+
+
+def apply(cursor: apsw.Cursor, event: Event) -> bool:
+    """Apply what a sealed row changes, in its transaction. True: the head's owner is to be released.
+
+    Raises: AlreadySettled, UnknownCase; then the whole transaction is taken back (I8).
+    """
+    q = queries()
+    at = event.at.wall
+    release = False
+    for change in project(event):
+        match change:
+            case HeadChange():
+                only = json.dumps(change.only_from) if change.only_from else None
+                head = (event.task_id, change.status, change.wake_at, change.why, at, event.event_seq, row_hash(event), only)
+                cursor.execute(q["change_head"], head)
+                release = release or change.release
+            case CaseOpened():
+                opened = (change.case_id, event.task_id, event.event_seq, change.path, change.kind, at)
+                cursor.execute(q["open_case"], opened)
+            case CaseClosed():
+                _close(cursor, change, event)
+            case Freeze(step, None):
+                cursor.execute(q["thaw"], (step,))
+            case Freeze(step, why):
+                cursor.execute(q["freeze"], (step, why))
+    return release
+
+
+def _close(cursor: apsw.Cursor, change: CaseClosed, event: Event) -> None:
+    q = queries()
+    cursor.execute(q["close_case"], (change.case_id, event.event_seq, event.at.wall, change.by))
+    if cursor.connection.changes() == 1:
+        return
+    found = first(cursor, q["case"], (change.case_id,))
+    if found is None:
+        raise UnknownCase(f"there is no case {change.case_id}", hint="doubtless inbox lists the open ones", case=change.case_id)
+    case = CaseRow._make(found)
+    raise AlreadySettled(
+        f"case {case.case_id} is already settled, by {case.settled_by} at {show_time(case.settled_at or 0)}",
+        hint=f"doubtless show {case.task_id}",
+        case=case.case_id,
+        by=case.settled_by,
+        at=case.settled_at,
+    )
+
+
+def show_time(wall: int) -> str:
+    """A moment of the store's clock as a person reads it."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(wall // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class FoldedHead(NamedTuple):
+    """What the log says of a head row; owner, epoch and claim time are no part of it."""
+
+    task_name: str
+    status: str
+    input_hash: bytes | None
+    wake_at: int | None
+    why: str | None
+    tail_seq: int
+    tail_hash: bytes
+
+
+class Folded:
+    """All projections, folded from rows in the order of each task."""
+
+    def __init__(self) -> None:
+        self.heads: dict[str, FoldedHead] = {}
+        self.cases: dict[str, CaseRow] = {}
+        self.freezes: dict[str, str] = {}
+        self.suspect = False
+
+    def add(self, event: Event, digest: bytes) -> None:
+        """Fold one more row; `digest` is its hash."""
+        if event.kind == Kind.TASK_ACCEPTED:
+            status = event.status or TaskStatus.READY
+            name, asked = event.step_name or "", event.input_hash
+            self.heads[event.task_id] = FoldedHead(name, status, asked, None, None, event.event_seq, digest)
+        if event.kind == Kind.STORE_RECOVERED:
+            self.suspect = bool(event.details.get("suspect"))
+        for change in project(event):
+            match change:
+                case HeadChange():
+                    self._head(event, change, digest)
+                case CaseOpened(case, path, kind):
+                    self.cases[case] = CaseRow(case, event.task_id, event.event_seq, path, kind, event.at.wall, None, None, None)
+                case CaseClosed(case, by) if case in self.cases and self.cases[case].settled_seq is None:
+                    closed = {"settled_seq": event.event_seq, "settled_at": event.at.wall, "settled_by": by}
+                    self.cases[case] = self.cases[case]._replace(**closed)
+                case CaseClosed():
+                    pass  # settled before (I8); the row stands, the case does not change
+                case Freeze(step, None):
+                    self.freezes.pop(step, None)
+                case Freeze(step, why):
+                    self.freezes[step] = why or ""
+
+    def _head(self, event: Event, change: HeadChange, digest: bytes) -> None:
+        head = self.heads.get(event.task_id)
+        if head is None or (change.only_from and head.status not in change.only_from):
+            return
+        self.heads[event.task_id] = head._replace(
+            status=change.status, wake_at=change.wake_at, why=change.why, tail_seq=event.event_seq, tail_hash=digest
+        )
+
+
+def recovered(now: Instant, *, suspect: bool, by: str, why: str, **more: object) -> Event:
+    """The draft of a StoreRecovered row: suspect mode begins or ends, by whom and why."""
+    return draft(STORE_TASK, Kind.STORE_RECOVERED, now, data={"suspect": suspect, "by": by, "why": why, **more})
+
+
+def check_refusal(error: apsw.ConstraintError, path: str) -> None:
+    """Raise for a row that the schema itself refuses; return for one whose place is taken (moved)."""
+    if error.extendedresult not in (apsw.SQLITE_CONSTRAINT_TRIGGER, apsw.SQLITE_CONSTRAINT_PRIMARYKEY):
+        refused: StoreError = as_store_error(error, "a row is refused", path, written=False)
+        raise refused from error

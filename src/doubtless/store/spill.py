@@ -1,0 +1,79 @@
+"""Results that the database does not take: kept in synced files beside it until they stand in the log (rule 6)."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from typing import Any
+
+from ..errors import StoreUnavailable, UsageError
+from ..events import Event, dump, upcast
+from .folder import Hooks, sync_directory, write_whole
+
+
+class Spill:
+    """The folder of spilled results. A file's name starts with its task's hash and the time it was written."""
+
+    def __init__(self, path: str, hooks: Hooks = None) -> None:
+        self.path = path
+        self._hooks = hooks
+
+    def put(self, event: Event, now: int) -> str:
+        """Keep an event, synced; its name."""
+        columns = [{"x": value.hex()} if isinstance(value, bytes) else value for value in event]
+        body = dump(columns)
+        name = f"{_mark_of(event.task_id)}-{now:020}-{os.urandom(4).hex()}.json"
+        content = dump({"event": body, "sha256": sha256(body.encode()).hexdigest()})
+        try:
+            write_whole(os.path.join(self.path, name), content.encode(), self._hooks, "spill")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"task {event.task_id}: a result cannot be kept in {self.path} either: {error.strerror}",
+                hint="free space; while this process lives the result is not lost",
+                written=False,
+            ) from error
+        return name
+
+    def of_task(self, task_id: str) -> list[tuple[str, Event]]:
+        """The task's spilled results, oldest first; a damaged file is left for `verify` to report."""
+        found = []
+        for name in self.names():
+            if name.startswith(_mark_of(task_id) + "-"):
+                event = self.read(name)
+                if event is not None and event.task_id == task_id:
+                    found.append((name, event))
+        return found
+
+    def names(self) -> list[str]:
+        """The names of all spilled results."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if name.endswith(".json"))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> Event | None:
+        """One spilled result; None when its file is damaged."""
+        try:
+            with open(os.path.join(self.path, name), encoding="utf-8") as file:
+                said = json.load(file)
+            if sha256(said["event"].encode()).hexdigest() != said["sha256"]:
+                return None
+            columns: list[Any] = json.loads(said["event"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return upcast([bytes.fromhex(value["x"]) if isinstance(value, dict) else value for value in columns])
+
+    def drop(self, name: str) -> None:
+        """Remove a spilled result that stands in the log."""
+        if os.path.basename(name) != name:
+            raise UsageError(f"{name!r} is no spilled result's name")
+        try:
+            os.unlink(os.path.join(self.path, name))
+        except FileNotFoundError:
+            return
+        sync_directory(self.path)
+
+
+def _mark_of(task_id: str) -> str:
+    return sha256(task_id.encode()).hexdigest()[:24]

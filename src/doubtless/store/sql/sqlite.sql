@@ -1,0 +1,332 @@
+-- The SQLite store's schema and queries. `{{…}}` is filled from the closed sets and columns in events.py.
+-- Alternatives are written with OR: IN builds a temporary b-tree each time it is evaluated (+7 % an append).
+
+-- name: schema
+-- Run in one transaction with the meta row: a store is there whole or not at all.
+CREATE TABLE meta (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  store_id BLOB NOT NULL CHECK (length(store_id) = 16),
+  namespace BLOB NOT NULL,
+  generation INTEGER NOT NULL,
+  suspect INTEGER NOT NULL CHECK (suspect = 0 OR suspect = 1),
+  created_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE events (
+  task_id TEXT NOT NULL,
+  event_seq INTEGER NOT NULL CHECK (event_seq > 0),
+  step_seq INTEGER CHECK (step_seq > 0),
+  path TEXT,
+  step_name TEXT,
+  kind TEXT NOT NULL CHECK ({{kinds}}),
+  status TEXT,
+  attempt INTEGER CHECK (attempt > 0),
+  effect_class TEXT CHECK (effect_class IS NULL OR {{effects}}),
+  idempotency_key BLOB CHECK (length(idempotency_key) = 32),
+  input_hash BLOB CHECK (length(input_hash) = 32),
+  input_ref ANY CHECK ({{input_ref}}),
+  output_ref ANY CHECK ({{output_ref}}),
+  error TEXT,
+  data ANY CHECK (data IS NULL OR typeof(data) = 'text' OR (typeof(data) = 'blob' AND length(data) = 32)),
+  started_at INTEGER,
+  finished_at INTEGER,
+  boot_at INTEGER NOT NULL,
+  epoch INTEGER,
+  format INTEGER NOT NULL CHECK (format > 0),
+  prev_hash BLOB CHECK (length(prev_hash) = 32),
+  PRIMARY KEY (task_id, event_seq),
+  CHECK ((event_seq = 1) = (prev_hash IS NULL)),
+  CHECK (started_at IS NOT NULL OR finished_at IS NOT NULL),
+  CHECK (
+    status IS NULL
+    OR (NOT ({{task_kinds}}) AND ({{step_statuses}}))
+    OR (({{task_kinds}}) AND ({{task_statuses}}))
+  )
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_no_update
+  BEFORE UPDATE ON events
+  BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
+CREATE TRIGGER events_no_delete
+  BEFORE DELETE ON events
+  BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
+-- Gapless; and INSERT OR REPLACE, which would pass the two triggers above, meets this one first.
+CREATE TRIGGER events_gapless
+  BEFORE INSERT ON events
+  WHEN NEW.event_seq IS NOT 1 + coalesce((SELECT max(event_seq) FROM events WHERE task_id = NEW.task_id), 0)
+  BEGIN SELECT RAISE(ABORT, 'moved'); END;
+CREATE TABLE blobs (
+  digest BLOB NOT NULL PRIMARY KEY CHECK (length(digest) = 32),
+  content BLOB NOT NULL
+) STRICT;
+CREATE TRIGGER blobs_no_update
+  BEFORE UPDATE ON blobs
+  BEGIN SELECT RAISE(ABORT, 'content never changes'); END;
+CREATE TRIGGER blobs_no_delete
+  BEFORE DELETE ON blobs
+  BEGIN SELECT RAISE(ABORT, 'content never changes'); END;
+CREATE TRIGGER blobs_no_replace
+  BEFORE INSERT ON blobs
+  WHEN EXISTS (SELECT 1 FROM blobs WHERE digest = NEW.digest)
+  BEGIN SELECT RAISE(ABORT, 'content never changes'); END;
+-- tail_seq and tail_hash: the row that last changed this head, so that loss or damage at a parked log's end shows.
+CREATE TABLE tasks (
+  task_id TEXT NOT NULL PRIMARY KEY,
+  task_name TEXT NOT NULL,
+  status TEXT NOT NULL CHECK ({{task_statuses}}),
+  input_hash BLOB NOT NULL CHECK (length(input_hash) = 32),
+  owner TEXT,
+  epoch INTEGER,
+  wake_at INTEGER,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  why TEXT,
+  claimed_at INTEGER,
+  tail_seq INTEGER NOT NULL,
+  tail_hash BLOB NOT NULL CHECK (length(tail_hash) = 32),
+  CHECK ((owner IS NULL) = (epoch IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tasks_by_status ON tasks (status, created_at);
+CREATE TABLE cases (
+  case_id TEXT NOT NULL PRIMARY KEY,
+  task_id TEXT NOT NULL,
+  event_seq INTEGER NOT NULL,
+  path TEXT,
+  kind TEXT NOT NULL CHECK ({{case_kinds}}),
+  opened_at INTEGER NOT NULL,
+  settled_seq INTEGER,
+  settled_at INTEGER,
+  settled_by TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX cases_by_task ON cases (task_id, event_seq);
+CREATE INDEX cases_open ON cases (opened_at) WHERE settled_seq IS NULL;
+CREATE TABLE freezes (
+  step TEXT NOT NULL PRIMARY KEY,
+  why TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- name: create_meta
+-- Atomic with the schema.
+INSERT INTO meta (one, store_id, namespace, generation, suspect, created_at)
+VALUES (1, ?1, ?2, ?3, ?4, ?5)
+
+-- name: meta
+-- One read.
+SELECT store_id, namespace, generation, suspect, created_at
+FROM meta
+
+-- name: bump
+-- In the transaction of a claim, a park or an end; the mark is raised to it after the commit.
+UPDATE meta
+SET generation = generation + 1
+RETURNING generation
+
+-- name: set_suspect
+-- In the transaction of the StoreRecovered row.
+UPDATE meta
+SET suspect = ?1
+
+-- name: renew
+-- In the transaction of recover's StoreRecovered row: a new identity, so that the old mark no longer fits.
+UPDATE meta
+SET suspect = 1, store_id = ?1, generation = ?2
+
+-- name: append
+-- One autocommitted statement: the epoch is checked and the row is written at one moment (I4).
+-- No row changed: stale epoch. Refused by the gap trigger: moved.
+INSERT INTO events ({{columns}})
+SELECT {{values}}
+WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
+
+-- name: append_guarded
+-- The same with the freeze checked at that moment too. No row changed: stale epoch, or frozen.
+INSERT INTO events ({{columns}})
+SELECT {{values}}
+WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
+  AND NOT EXISTS (SELECT 1 FROM freezes WHERE step = ?22 OR step = '*')
+
+-- name: insert
+-- One of several rows, in a transaction that has checked epoch and freeze.
+INSERT INTO events ({{columns}})
+VALUES ({{values}})
+
+-- name: put_blob
+-- In the transaction of the event that names it; content that is there already stays as it is.
+INSERT INTO blobs (digest, content)
+SELECT ?1, ?2
+WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE digest = ?1)
+
+-- name: blob
+-- One read.
+SELECT content
+FROM blobs
+WHERE digest = ?1
+
+-- name: has_blob
+-- One read.
+SELECT 1
+FROM blobs
+WHERE digest = ?1
+
+-- name: blobs
+-- One read of all content, for verify.
+SELECT digest, content
+FROM blobs
+
+-- name: rows
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND event_seq > ?2
+ORDER BY event_seq
+
+-- name: rows_of_step
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND event_seq > ?2
+  AND path = ?3
+ORDER BY event_seq
+
+-- name: outline
+-- One read: a consistent prefix of the log.
+SELECT event_seq, kind, path, step_name, status, input_hash, output_ref, error, step_seq
+FROM events
+WHERE task_id = ?1
+ORDER BY event_seq
+
+-- name: last
+-- One read; inside a transaction that seals rows, nothing can come after it.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+ORDER BY event_seq DESC
+LIMIT 1
+
+-- name: all_rows
+-- One read of the whole log, for verify.
+SELECT {{columns}}
+FROM events
+ORDER BY task_id, event_seq
+
+-- name: create_head
+-- In the transaction of the TaskAccepted row.
+INSERT INTO tasks (task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
+
+-- name: head
+-- One read.
+SELECT {{head}}
+FROM tasks
+WHERE task_id = ?1
+
+-- name: heads
+-- One read.
+SELECT {{head}}
+FROM tasks
+WHERE (?1 IS NULL OR wake_at IS NULL OR wake_at <= ?1)
+ORDER BY created_at, task_id
+LIMIT ?2
+
+-- name: heads_of
+-- One read.
+SELECT {{head}}
+FROM tasks
+WHERE status IN (SELECT value FROM json_each(?3))
+  AND (?1 IS NULL OR wake_at IS NULL OR wake_at <= ?1)
+ORDER BY created_at, task_id
+LIMIT ?2
+
+-- name: tails
+-- One read, for verify.
+SELECT task_id, task_name, status, input_hash, wake_at, why, tail_seq, tail_hash
+FROM tasks
+
+-- name: claimed_at
+-- One read.
+SELECT claimed_at
+FROM tasks
+WHERE task_id = ?1
+
+-- name: claim
+-- In the transaction that has found the task without a living owner; the next append by an old epoch is refused (I4).
+UPDATE tasks
+SET owner = ?2, epoch = ?3, claimed_at = ?4
+WHERE task_id = ?1
+
+-- name: release
+-- One statement: nothing happens unless the epoch is the current one.
+UPDATE tasks
+SET owner = NULL, epoch = NULL, claimed_at = NULL
+WHERE task_id = ?1
+  AND epoch = ?2
+
+-- name: change_head
+-- In the transaction of the row that changes it; ?8 is a JSON list of the statuses that it applies to, or null.
+UPDATE tasks
+SET status = ?2, wake_at = ?3, why = ?4, updated_at = ?5, tail_seq = ?6, tail_hash = ?7
+WHERE task_id = ?1
+  AND (?8 IS NULL OR status IN (SELECT value FROM json_each(?8)))
+
+-- name: open_case
+-- In the transaction of the CaseOpened row.
+INSERT INTO cases (case_id, task_id, event_seq, path, kind, opened_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: close_case
+-- In the transaction of the CaseSettled row: compare-and-set (I8). No row changed: settled already, or no such case.
+UPDATE cases
+SET settled_seq = ?2, settled_at = ?3, settled_by = ?4
+WHERE case_id = ?1
+  AND settled_seq IS NULL
+
+-- name: case
+-- One read.
+SELECT {{case}}
+FROM cases
+WHERE case_id = ?1
+
+-- name: cases_open
+-- One read.
+SELECT {{case}}
+FROM cases
+WHERE settled_seq IS NULL
+ORDER BY opened_at, task_id, event_seq
+
+-- name: cases_all
+-- One read.
+SELECT {{case}}
+FROM cases
+ORDER BY opened_at, task_id, event_seq
+
+-- name: cases_of_task
+-- One read.
+SELECT {{case}}
+FROM cases
+WHERE task_id = ?1
+ORDER BY event_seq
+
+-- name: freeze
+-- In the transaction of the StoreFrozen row.
+INSERT INTO freezes (step, why)
+VALUES (?1, ?2)
+ON CONFLICT (step) DO UPDATE SET why = excluded.why
+
+-- name: thaw
+-- In the transaction of the StoreThawed row.
+DELETE FROM freezes
+WHERE step = ?1
+
+-- name: frozen
+-- One read.
+SELECT step, why
+FROM freezes
+ORDER BY step
+
+-- name: frozen_step
+-- In the transaction of a guarded append of several rows.
+SELECT step, why
+FROM freezes
+WHERE step = ?1
+  OR step = '*'
+LIMIT 1

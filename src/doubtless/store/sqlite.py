@@ -1,0 +1,334 @@
+"""The SQLite store: one file, WAL, every commit synced. Each method is one transaction (`base.Store`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+
+import apsw
+
+from ..errors import UsageError
+from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
+from .base import Blob, CaseRow, Claim, Head, Outline, Problem, StoreInfo
+from .folder import Folder, Hooks
+from .link import Link, first
+from .mark import MarkFile
+from .opening import Place, open_database
+from .owners import Randomness, alive, owner_of_process
+from .place import file_system_of, refuse_bad_path, url_of
+from .projections import apply, check_refusal, recovered
+from .schema import PLAIN, SCHEMA, queries
+from .spill import Spill
+from .transaction import bump, head_of, head_to_claim, insert, insert_owned, insert_taken, known, moved, put_blobs, same, sealed
+
+
+class SqliteStore:
+    """A store in one SQLite file, for all processes of one host. Thread-safe; opened and created at first use.
+
+    Beside ``recon.db`` lie ``recon.db.mark``, ``recon.db.owners/``, ``recon.db.blobs/`` and ``recon.db.spill/``.
+    `clock` is the store's clock. `hooks` is called at each write point by name (``append:before``, ``mark:write``).
+    `read_only`: only look, also at a store that is refused as suspect.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Callable[[], Instant],
+        namespace: bytes | None = None,
+        busy_timeout: float = 30.0,
+        hooks: Hooks = None,
+        read_only: bool = False,
+        folder: Folder | None = None,
+        file_system: Callable[[str], str] = file_system_of,
+        randomness: Randomness = os.urandom,
+    ) -> None:
+        refuse_bad_path(path)
+        self.path = os.path.realpath(path)
+        self.folder = folder or Folder(self.path + ".blobs", hooks)
+        self._clock = clock
+        self._randomness = randomness
+        self._hooks = hooks
+        self._mark = MarkFile(self.path + ".mark", hooks)
+        self._place = Place(self.path, self._mark, clock, randomness, namespace, busy_timeout, hooks, file_system)
+        self._link = Link(self.path, lambda: open_database(self._place, read_only=read_only), hooks, read_only=read_only)
+        self._owner = owner_of_process(self.path + ".owners")
+        self._spill = Spill(self.path + ".spill", hooks)
+        self._info: StoreInfo | None = None
+        self._store_id = b""
+        self._queries = queries()
+        self._append, self._append_guarded = self._queries["append"], self._queries["append_guarded"]
+        self._owned = self._owner.tasks
+
+    def info(self) -> StoreInfo:
+        """Say what the store is; opens it, and creates it where none ever was."""
+        if self._info is None:
+            row = self._link.one(self._queries["meta"])
+            assert row is not None
+            self._store_id = row[0]
+            self._info = StoreInfo(url_of(self.path), row[1], bool(row[3]), SCHEMA)
+        return self._info
+
+    def now(self) -> Instant:
+        """The store's clock."""
+        return self._clock()
+
+    def limit_pages(self, pages: int | None) -> None:
+        """Let the file grow to so many pages and no more (None: no limit): a full disk, for a test or a quota."""
+        self._link.limit_pages(pages)
+
+    def pages(self) -> int:
+        """How many pages the file has."""
+        return self._link.pages()
+
+    # ------------------------------------------------------------ tasks and their owners
+
+    def accept(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Head | None:
+        """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written.
+
+        Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
+        """
+        if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
+            raise UsageError(f"task {accepted.task_id!r} cannot be accepted: it needs a name, an input hash, and an id of its own")
+        (event,) = seal([accepted], 0, None)
+        status = accepted.status or TaskStatus.READY
+        row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event))
+
+        def body(cursor: apsw.Cursor) -> list[Head]:
+            found = head_of(cursor, event.task_id)
+            if found is not None:
+                return [found]
+            put_blobs(cursor, blobs)
+            insert(cursor, [event], self.path)
+            cursor.execute(self._queries["create_head"], row)
+            return []
+
+        found = self._link.write("accept", body, lambda cursor: [] if same(cursor, [event]) else None)
+        return found[0] if found else None
+
+    def claim(self, task_id: str) -> Claim:
+        """Make this process the owner, with a new random epoch; a takeover of a dead owner's task writes a row.
+
+        A task that has ended is claimed without a row, whoever owned it: terminal events are final (I3).
+        Raises: TaskBusy (who, since when, how to end it), UnknownTask.
+        """
+        now = self._clock()
+        self.info()
+        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
+        counted: list[int] = []
+        with self._owner.claiming(now.wall, self._randomness) as owner:
+
+            def body(cursor: apsw.Cursor) -> Claim:
+                head = head_to_claim(cursor, task_id, self._owner)
+                takeover = head.owner is not None and head.status not in TERMINAL
+                cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))
+                if takeover:
+                    insert_taken(cursor, head, owner, epoch, now, self.path)
+                counted.append(bump(cursor))
+                self._owner.hold(task_id, epoch)
+                return Claim(known(cursor, task_id), epoch, takeover)
+
+            try:
+                claim = self._link.write("claim", body, lambda cursor: self._claimed(cursor, task_id, epoch))
+            except BaseException:
+                self._owner.let_go(task_id, epoch)
+                raise
+        self._mark.raise_to(self._store_id, counted[0])
+        return claim
+
+    def _claimed(self, cursor: apsw.Cursor, task_id: str, epoch: int) -> Claim | None:
+        """The claim of this epoch, when it stands."""
+        head, row = head_of(cursor, task_id), first(cursor, self._queries["last"], (task_id,))
+        if head is None or head.epoch != epoch or row is None:
+            return None
+        last = upcast(row)
+        return Claim(head, epoch, last.kind == Kind.TASK_CLAIMED and last.epoch == epoch)
+
+    def release(self, task_id: str, epoch: int) -> None:
+        """Give the task up without a row; nothing happens when the epoch is not the current one."""
+
+        def body(cursor: apsw.Cursor) -> bool:
+            cursor.execute(self._queries["release"], (task_id, epoch))
+            return True
+
+        def stands(cursor: apsw.Cursor) -> bool | None:
+            head = head_of(cursor, task_id)
+            return True if head is None or head.epoch != epoch else None
+
+        self._link.write("release", body, stands)
+        self._owner.let_go(task_id, epoch)
+
+    def owner_alive(self, owner: str | None) -> bool:
+        """True while the process that a head row names still holds its lock."""
+        return alive(self._owner.folder, owner)
+
+    # ------------------------------------------------------------ appending
+
+    def append(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), keep_owner: bool = False
+    ) -> None:
+        """Append sealed rows of one task by its owner; all or none, durable at return (`base.Store.append`)."""
+        event = events[0]
+        if blobs or len(events) != 1 or event.kind not in PLAIN or self._owned.get(event.task_id) != event.epoch:
+            self._append_several(events, guard, blobs, keep_owner)
+            return
+        link, hooks = self._link, self._hooks
+        with link.lock:
+            cursor = link.cursor
+            if cursor is None:
+                cursor = link.writable("append")
+            if hooks is not None:
+                hooks("append:before")
+            try:
+                if guard is None:
+                    cursor.execute(self._append, event)
+                else:
+                    cursor.execute(self._append_guarded, (*event, guard))
+                written = link.changes()
+            except apsw.ConstraintError as error:
+                check_refusal(error, self.path)
+                written = 0
+            except apsw.Error as error:
+                link.take_back()
+                written = link.fate("append", error, lambda cursor: 1 if same(cursor, events) else None)
+        if not written:  # say why; or write it, when the reason is gone meanwhile
+            self._append_several(events, guard, blobs, keep_owner)
+        elif hooks is not None:
+            hooks("append:after")
+
+    def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
+        task_id, epoch = events[0].task_id, events[0].epoch
+        counted: list[int] = []
+        released: list[bool] = []
+
+        def body(cursor: apsw.Cursor) -> bool:
+            put_blobs(cursor, blobs)
+            if not insert_owned(cursor, events, guard, self._owner, self.path):
+                return True
+            if any([apply(cursor, event) for event in events]) and not keep_owner:
+                cursor.execute(self._queries["release"], (task_id, epoch))
+                released.append(True)
+            if any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events):
+                counted.append(bump(cursor))
+            return True
+
+        self._link.write("append", body, lambda cursor: True if same(cursor, events) else None)
+        if released and epoch is not None:
+            self._owner.let_go(task_id, epoch)
+        if counted:
+            self.info()
+            self._mark.raise_to(self._store_id, counted[0])
+
+    def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
+        """Append drafts without an epoch: a person's answer, cancel, freeze, evidence (`base.Store.add`)."""
+        written: list[Event] = []
+
+        def body(cursor: apsw.Cursor) -> list[Event]:
+            if task_id != STORE_TASK:
+                known(cursor, task_id)
+            written[:] = sealed(cursor, task_id, drafts)
+            if expect is not None and written[0].event_seq != expect + 1:
+                moved(written[0]._replace(event_seq=expect + 1), written[0].event_seq - 1)
+            put_blobs(cursor, blobs)
+            insert(cursor, written, self.path)
+            for event in written:
+                apply(cursor, event)
+            return written
+
+        return self._link.write("add", body, lambda cursor: written if written and same(cursor, written) else None)
+
+    def end_suspect(self, *, by: str, why: str) -> None:
+        """End suspect mode: a person vouches that nothing was sent of which the log knows nothing."""
+        row = recovered(self._clock(), suspect=False, by=by, why=why)
+        written: list[Event] = []
+
+        def body(cursor: apsw.Cursor) -> bool:
+            written[:] = sealed(cursor, STORE_TASK, [row])
+            insert(cursor, written, self.path)
+            cursor.execute(self._queries["set_suspect"], (0,))
+            return True
+
+        self._link.write("recover", body, lambda cursor: True if written and same(cursor, written) else None)
+        self._info = None
+
+    # ------------------------------------------------------------ reading
+
+    def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
+        """The task's rows in order; of one step with `path`; after a place with `after`."""
+        if path is None:
+            return [upcast(row) for row in self._link.all(self._queries["rows"], (task_id, after))]
+        return [upcast(row) for row in self._link.all(self._queries["rows_of_step"], (task_id, after, path))]
+
+    def outline(self, task_id: str) -> list[Outline]:
+        """The rows in order, with the columns that replay needs."""
+        return list(map(Outline._make, self._link.all(self._queries["outline"], (task_id,))))
+
+    def last(self, task_id: str) -> Event | None:
+        """The task's last row."""
+        row = self._link.one(self._queries["last"], (task_id,))
+        return None if row is None else upcast(row)
+
+    def head(self, task_id: str) -> Head | None:
+        """The task's head row, or None."""
+        row = self._link.one(self._queries["head"], (task_id,))
+        return None if row is None else Head._make(row)
+
+    def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
+        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time."""
+        args: tuple[object, ...] = (due, -1 if limit is None else limit)
+        if status:
+            rows = self._link.all(self._queries["heads_of"], (*args, json.dumps(list(status))))
+        else:
+            rows = self._link.all(self._queries["heads"], args)
+        return [Head._make(row) for row in rows]
+
+    def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
+        """Open cases, oldest first (`settled`: all of them)."""
+        if task_id is not None:
+            rows = self._link.all(self._queries["cases_of_task"], (task_id,))
+        else:
+            rows = self._link.all(self._queries["cases_all" if settled else "cases_open"])
+        found = [CaseRow._make(row) for row in rows]
+        return found if settled else [case for case in found if case.settled_seq is None]
+
+    def case(self, case_id: str) -> CaseRow | None:
+        """A case by its id, or None."""
+        row = self._link.one(self._queries["case"], (case_id,))
+        return None if row is None else CaseRow._make(row)
+
+    def frozen(self) -> dict[str, str]:
+        """What is frozen: step name (``*`` for every step) → why."""
+        return {step: why for step, why in self._link.all(self._queries["frozen"])}
+
+    def blob(self, digest: bytes) -> bytes | None:
+        """Content that the database itself holds; None when it does not."""
+        row = self._link.one(self._queries["blob"], (digest,))
+        return None if row is None else bytes(row[0])
+
+    # ------------------------------------------------------------ beside the database
+
+    def spill(self, event: Event, blobs: Sequence[Blob] = ()) -> str:
+        """Keep a result that cannot be appended in a synced file beside the database (rule 6); its name."""
+        for blob in blobs:
+            self.folder.put(blob.digest, blob.content)
+        return self._spill.put(event, self._clock().wall)
+
+    def spilled(self, task_id: str) -> list[tuple[str, Event]]:
+        """The task's spilled results, oldest first, by name; damaged files are reported by `verify`, not here."""
+        return self._spill.of_task(task_id)
+
+    def drop_spilled(self, name: str) -> None:
+        """Remove a spilled result once it stands in the log."""
+        self._spill.drop(name)
+
+    def verify(self) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark; read only (`verify.verify`)."""
+        from .verify import verify
+
+        return verify(self._place, self.folder, self._spill)
+
+    def close(self) -> None:
+        """Close the connection and remove this process's lock file, unless a thread still has a task."""
+        self._link.close()
+        self._owner.close()

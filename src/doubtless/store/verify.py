@@ -1,0 +1,156 @@
+"""Verify: does the log hold together, and do its refs, its projections and its mark fit it? Reads only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+
+import apsw
+
+from ..errors import StoreError
+from ..events import Event, Kind, row_hash, upcast
+from .base import CaseRow, Problem
+from .folder import Folder
+from .link import Link, first
+from .opening import Place, misfit, open_database
+from .place import missing_pages
+from .projections import Folded, FoldedHead
+from .schema import meta, queries
+from .spill import Spill
+
+
+def verify(place: Place, folder: Folder, spill: Spill) -> list[Problem]:
+    """Check the file, every chain, gap and ref, every projection, the spilled results and the mark.
+
+    Meaning: one consistent view of the log; what is written meanwhile is not seen. Works on a suspect store too.
+    A change to the last row of a task that still runs is seen only once a later row or head is chained to it.
+    """
+    problems: list[Problem] = []
+    short = missing_pages(place.path)
+    if short:
+        problems.append(Problem(place.path, None, short))
+    mark = place.mark.read()  # before the meta row, which is never behind it
+    link = Link(place.path, lambda: open_database(place, read_only=True), read_only=True)
+    try:
+        with link.lock:
+            connection = link.ready().connection
+            connection.execute("BEGIN")
+            for check in (_file, _triggers, _log, _contents):
+                try:
+                    problems.extend(check(connection, folder))
+                except apsw.Error as error:
+                    problems.append(Problem(place.path, None, f"it cannot be read whole: {error}"))
+            problems.extend(_mark(place, misfit(mark, meta(connection))))
+    except StoreError as error:
+        problems.append(Problem(place.path, None, error.message))
+    finally:
+        link.close()
+    problems.extend(Problem(name, None, "the spilled result is damaged") for name in spill.names() if spill.read(name) is None)
+    return problems
+
+
+def _file(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+    for (said,) in connection.execute("PRAGMA integrity_check"):
+        if said != "ok":
+            yield Problem(connection.filename, None, f"SQLite finds it damaged: {said}")
+
+
+def _triggers(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+    stand = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")}
+    for name in re.findall(r"CREATE TRIGGER (\w+)", queries()["schema"]):
+        if name not in stand:
+            yield Problem(connection.filename, None, f"the trigger {name} is gone: the log was not protected")
+
+
+def _mark(place: Place, why: str) -> Iterator[Problem]:
+    if why:
+        yield Problem(place.mark.path, None, f"the database does not fit its mark: {why}")
+    if place.mark.fault:
+        yield Problem(place.mark.path, None, f"the last write of the mark failed: {place.mark.fault}")
+
+
+def _log(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+    """Walk the whole log once: gaps, chains, refs; then compare the projections with their fold (I9)."""
+    folded = Folded()
+    lookup = connection.cursor()
+    task, seq, digest = "", 0, b""
+    for row in connection.execute(queries()["all_rows"]):
+        event = upcast(row)
+        if event.task_id != task:
+            task, seq, digest = event.task_id, 0, b""
+        if event.event_seq != seq + 1:
+            yield Problem(task, seq + 1, f"rows {seq + 1} to {event.event_seq - 1} are missing")
+        elif (event.prev_hash or b"") != digest:
+            yield Problem(task, seq, f"row {seq} is not what it was when row {event.event_seq} was written")
+        seq, digest = event.event_seq, row_hash(event)
+        yield from _refs(event, lookup, folder)
+        try:
+            folded.add(event, digest)
+        except (KeyError, ValueError, TypeError) as error:
+            yield Problem(task, seq, f"row {seq} cannot be folded: {error!r}")
+    yield from _heads(connection, folded)
+    yield from _projections(connection, folded)
+
+
+def _refs(event: Event, lookup: apsw.Cursor, folder: Folder) -> Iterator[Problem]:
+    for name, digest in refs(event):
+        held = first(lookup, queries()["has_blob"], (digest,)) or folder.holds(digest)
+        if not held:
+            yield Problem(event.task_id, event.event_seq, f"the content of its {name} is missing (sha256:{digest.hex()})")
+
+
+def refs(event: Event) -> Iterator[tuple[str, bytes]]:
+    """The digests of all content that a row names; in `data`, values ``sha256:…`` of keys that end with ``_ref``."""
+    for name, value in (("input_ref", event.input_ref), ("output_ref", event.output_ref), ("policy", event.data)):
+        if isinstance(value, bytes):
+            yield name, value
+    if isinstance(event.data, str) and '_ref":"sha256:' in event.data:
+        for name, value in json.loads(event.data).items():
+            if name.endswith("_ref") and isinstance(value, str) and value.startswith("sha256:"):
+                yield name, bytes.fromhex(value[7:])
+
+
+def _heads(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
+    stored = {row[0]: FoldedHead._make(row[1:]) for row in connection.execute(queries()["tails"])}
+    for task in sorted(stored.keys() | folded.heads.keys()):
+        head, log = stored.get(task), folded.heads.get(task)
+        if head is None or log is None:
+            yield Problem(task, None, "the log has the task, the heads do not" if head is None else "the head has no log")
+        elif head.tail_seq > log.tail_seq:
+            yield Problem(task, head.tail_seq, f"row {head.tail_seq}, which changed the head, is missing")
+        elif head.tail_seq == log.tail_seq and head.tail_hash != log.tail_hash:
+            yield Problem(task, head.tail_seq, f"row {head.tail_seq} is not what it was when it changed the head")
+        else:
+            for name, says, fold in zip(FoldedHead._fields, head, log, strict=True):
+                if says != fold and not name.startswith("tail"):
+                    yield Problem(task, log.tail_seq, f"the head's {name} is {says!r}, the log says {fold!r}")
+
+
+def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
+    cases = {row[0]: CaseRow._make(row) for row in connection.execute(queries()["cases_all"])}
+    for case in sorted(cases.keys() | folded.cases.keys()):
+        if cases.get(case) != folded.cases.get(case):
+            yield Problem("cases", None, f"case {case} is {cases.get(case)}, the log says {folded.cases.get(case)}")
+    frozen = {step: why for step, why in connection.execute(queries()["frozen"])}
+    if frozen != folded.freezes:
+        yield Problem("freezes", None, f"frozen are {frozen}, the log says {folded.freezes}")
+    if meta(connection).suspect != folded.suspect:
+        yield Problem("meta", None, f"suspect is {meta(connection).suspect}, the log says {folded.suspect}")
+
+
+def _contents(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+    for digest, content in connection.execute(queries()["blobs"]):
+        if sha256(content).digest() != digest:
+            yield Problem("blobs", None, f"the content of sha256:{digest.hex()} is damaged")
+    for digest in folder.digests():
+        held = folder.get(digest)
+        if held is None or sha256(held).digest() != digest:
+            yield Problem(folder.file_of(digest), None, f"the content of sha256:{digest.hex()} is damaged")
+
+
+def unsettled_intents(events: list[Event]) -> list[Event]:
+    """The intents whose steps have no settling row among these rows: what may have been sent and is not known."""
+    settled = {(event.task_id, event.path) for event in events if event.kind == Kind.STEP_SETTLED}
+    return [event for event in events if event.kind == Kind.STEP_INTENDED and (event.task_id, event.path) not in settled]

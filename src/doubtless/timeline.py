@@ -1,0 +1,192 @@
+"""What a person sees of a task: its steps, how often each was really called, and how each doubt was settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import canonical
+from .events import Effect, Event, Kind, StepStatus
+from .executor import Runtime
+from .fold import StepRecord, case_id, fold_steps
+from .inbox import Case, jsonable, read_case
+from .store.base import Head
+
+
+class AttemptView(NamedTuple):
+    """One call of the step's function. `outcome`: done, not_sent, rejected, unknown, or None while in flight."""
+
+    number: int
+    outcome: str | None
+    code: str
+    detail: Any
+    started_at: int
+    ended_at: int | None
+
+
+class Moment(NamedTuple):
+    """One line of a step's story: when (microseconds), and what happened, in words."""
+
+    at: int
+    what: str
+
+
+class StepView(NamedTuple):
+    """A step as the log tells it. `calls`: how often its function was called; `settled_by`: what settled it."""
+
+    path: str
+    step_seq: int
+    name: str
+    effect: str
+    status: str
+    calls: int
+    params: Any
+    output: Any
+    error: Any
+    keys: tuple[str, ...]
+    handles: tuple[Any, ...]
+    attempts: tuple[AttemptView, ...]
+    settled_by: str | None
+    story: tuple[Moment, ...]
+
+
+class TaskView(NamedTuple):
+    """A task with its steps in order of first arrival, and its open cases. Times are microseconds."""
+
+    id: str
+    name: str
+    status: str
+    why: str | None
+    params: Any
+    output: Any
+    error: Any
+    created_at: int
+    updated_at: int
+    wake_at: int | None
+    owner: str | None
+    owner_alive: bool
+    steps: tuple[StepView, ...]
+    cases: tuple[Case, ...]
+
+
+def view(runtime: Runtime, head: Head) -> TaskView:
+    """Everything that `show` tells of a task."""
+    rows = runtime.store.rows(head.task_id)
+    records = fold_steps(rows)
+    by_path: dict[str, list[Event]] = {}
+    for row in rows:
+        if row.path is not None:
+            by_path.setdefault(row.path, []).append(row)
+        elif row.kind == Kind.TASK_CLAIMED:
+            for path, record in records.items():
+                if path in by_path and not record_settled_before(by_path[path]):
+                    by_path[path].append(row)
+    accepted, last = rows[0], rows[-1]
+    ended = last if last.kind == Kind.TASK_ENDED else next((r for r in reversed(rows) if r.kind == Kind.TASK_ENDED), None)
+    return TaskView(
+        id=head.task_id,
+        name=head.task_name,
+        status=head.status,
+        why=head.why,
+        params=content(runtime, accepted.input_ref),
+        output=content(runtime, ended.output_ref) if ended else None,
+        error=json.loads(ended.error) if ended and ended.error else None,
+        created_at=head.created_at,
+        updated_at=max(head.updated_at, last.at.wall),
+        wake_at=head.wake_at,
+        owner=head.owner,
+        owner_alive=runtime.store.owner_alive(head.owner),
+        steps=tuple(step_view(runtime, records[path], by_path[path]) for path in records),
+        cases=tuple(read_case(runtime, case) for case in runtime.store.cases(task_id=head.task_id)),
+    )
+
+
+def record_settled_before(rows: Sequence[Event]) -> bool:
+    """Whether these rows of a step end settled."""
+    return any(r.kind == Kind.STEP_SETTLED for r in rows)
+
+
+def content(runtime: Runtime, ref: str | bytes | None) -> Any:
+    """The content behind a ref as plain JSON, or None."""
+    return None if ref is None else jsonable(canonical.decode(runtime.content.get(ref)))
+
+
+def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> StepView:
+    """One step's view."""
+    called = [a for a in record.attempts if a.code != "suspect"]
+    settled = next((r for r in reversed(rows) if r.kind == Kind.STEP_SETTLED), None)
+    attempts = tuple(
+        AttemptView(a.number, a.outcome, a.code, a.detail, a.started.wall, a.ended.wall if a.ended else None) for a in record.attempts
+    )
+    calls = len(called)
+    if record.effect == Effect.READ and settled is not None and record.status == StepStatus.DONE:
+        calls += not any(a.number == settled.attempt for a in called)
+    output = content(runtime, record.output_ref) if record.output_ref is not None else None
+    return StepView(
+        record.path, record.step_seq, record.name, str(record.effect), record.status, calls, content(runtime, record.input_ref),
+        output, json.loads(record.error) if record.error else None, tuple(k.hex() for k in record.keys), tuple(record.handles),
+        attempts, settled_by(rows) if record.settled else None, tuple(story(rows)),
+    )  # fmt: skip
+
+
+def settled_by(rows: Sequence[Event]) -> str:
+    """What settled the step, in one phrase."""
+    at = max(i for i, r in enumerate(rows) if r.kind == Kind.STEP_SETTLED)
+    row, before = rows[at], [r for r in rows[:at] if r.kind != Kind.CASE_SETTLED]
+    if at and rows[at - 1].kind == Kind.CASE_SETTLED and rows[at - 1].details.get("answer") in ("happened", "abandon"):
+        return f"a person: {rows[at - 1].details['by']}"
+    if row.status == StepStatus.DONE and before and before[-1].kind == Kind.LOOKED_BACK:
+        return "the look-back found it"
+    if row.status == StepStatus.DONE and any(r.kind == Kind.EVIDENCE_STORED for r in before):
+        return "a late reply"
+    if row.status == StepStatus.DONE:
+        return "its reply"
+    return str(json.loads(row.error or "{}").get("kind", row.status))
+
+
+def story(rows: Sequence[Event]) -> list[Moment]:
+    """A step's rows in words."""
+    moments: list[Moment] = []
+    for row in rows:
+        text = _tell(row)
+        if text:
+            moments.append(Moment(row.at.wall, text))
+    return moments
+
+
+def _tell(row: Event) -> str:
+    data = row.details
+    error = json.loads(row.error) if row.error else {}
+    detail = ": ".join(str(error[k]) for k in ("code", "detail") if error.get(k))
+    match row.kind:
+        case Kind.STEP_INTENDED:
+            return f"intent recorded; counts as sent, outcome unknown ({detail})" if error else "intent recorded, then called (attempt 1)"
+        case Kind.ATTEMPT_STARTED:
+            return f"attempt {row.attempt} recorded, then called" + (" under a new key" if row.idempotency_key else "")
+        case Kind.ATTEMPT_ENDED:
+            still = "; its call is still running" if data.get("running") else ""
+            return f"attempt {row.attempt}: {error.get('kind')} ({detail}){still}"
+        case Kind.HANDLE_RECORDED:
+            return f"handle recorded: {data['handle']}"
+        case Kind.LOOKED_BACK:
+            why = f" ({data['why']})" if data.get("why") else ""
+            counted = "; that is proof" if data.get("counts") else ""
+            return f"looked back: {data['answer']}{why}{counted}"
+        case Kind.RETRY_ALLOWED:
+            return f"retry allowed by {data.get('by')}"
+        case Kind.STEP_SETTLED:
+            return f"settled: {row.status}" + (f" ({error.get('kind')}: {detail})" if error else "")
+        case Kind.EVIDENCE_STORED:
+            return f"late news of attempt {row.attempt}: {data['what'].replace('_', ' ')}" + (f" ({detail})" if detail else "")
+        case Kind.CASE_OPENED:
+            return f"case {case_id(row.task_id, row.event_seq)} opened: {data.get('why', data['kind'])}"
+        case Kind.CASE_SETTLED:
+            who = "closed" if data["answer"] == "settled" else f"answered {data['answer']}"
+            why = f" ({data['why']})" if data.get("why") else ""
+            return f"case {data['case_id']} {who} by {data['by']}{why}"
+        case Kind.TASK_CLAIMED:
+            return "its owner had died: what was in flight is in doubt" if data.get("was") else ""
+        case _:
+            return ""
+

@@ -1,0 +1,117 @@
+"""An in-process worker: claims what is ready or due, runs it, and drains when it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .errors import DoubtlessError
+from .events import TaskStatus
+
+if TYPE_CHECKING:
+    from .app import Doubtless
+
+POLL = 0.2
+"""Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier."""
+
+
+class Worker:
+    """Runs the store's tasks in this process, `concurrency` at a time.
+
+    Meaning: picks up what `app.start` has recorded, what is due to look again, and what a person has settled; a
+    task that another owner runs is skipped, one whose code this app does not know is left alone (`unknown`).
+    Use as a context manager, or `start()` and `stop()`; `stop` lets running tasks reach their next parking place.
+    """
+
+    def __init__(self, app: Doubtless, *, concurrency: int = 4) -> None:
+        if concurrency < 1:
+            from .errors import UsageError
+
+            raise UsageError(f"concurrency must be at least 1, not {concurrency}")
+        self.app = app
+        self.concurrency = concurrency
+        self.errors: list[DoubtlessError | Exception] = []
+        self.unknown: set[str] = set()
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._loop: threading.Thread | None = None
+        self._threads: set[threading.Thread] = set()
+
+    def start(self) -> Worker:
+        """Begin to claim tasks, in background threads."""
+        self.app.store.info()  # a store that is refused is refused here, not in a thread
+        self.app.notify()
+        self._loop = threading.Thread(target=self._poll, name="doubtless-worker", daemon=True)
+        self._loop.start()
+        return self
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self._wake.set()
+
+    def stop(self, timeout: float | None = 30.0) -> bool:
+        """Claim nothing more and wait for what runs; True when all of it has ended or parked."""
+        self._stop.set()
+        self._wake.set()
+        self.app.drain()
+        if self._loop is not None:
+            self._loop.join(timeout)
+        for thread in list(self._threads):
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def __enter__(self) -> Worker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _poll(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                self._claim_due()
+            except DoubtlessError as error:  # a store that is busy or away now may be there at the next look
+                self._note(error)
+            self._wake.wait(POLL)
+
+    def _claim_due(self) -> None:
+        store = self.app.store
+        for head in store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=store.now().wall):
+            with self._lock:
+                if len(self._busy) >= self.concurrency or self._stop.is_set():
+                    return
+                if head.task_id in self._busy or (head.owner is not None and store.owner_alive(head.owner)):
+                    continue
+                if not self.app.knows(head.task_name):
+                    self.unknown.add(head.task_id)
+                    continue
+                if head.why and head.why.startswith("frozen") and store.frozen():
+                    continue
+                self._busy.add(head.task_id)
+            self._spawn(lambda task_id=head.task_id: self.app.resume(task_id, wait=False), head.task_id)
+
+    def _spawn(self, work: Callable[[], object], task_id: str) -> None:
+        def run() -> None:
+            try:
+                work()
+            except DoubtlessError:
+                pass  # parked, failed or busy: the log says so
+            except Exception as error:
+                self._note(error)
+            finally:
+                with self._lock:
+                    self._busy.discard(task_id)
+                    self._threads.discard(threading.current_thread())
+                self._wake.set()
+
+        thread = threading.Thread(target=run, name=f"doubtless-worker:{task_id}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _note(self, error: DoubtlessError | Exception) -> None:
+        self.errors = [*self.errors[-99:], error]
