@@ -154,10 +154,10 @@ class Doubtless:
 
         return declare
 
-    def _declare(self, name: str | None, options: dict[str, Any], fn: Callable[P, R]) -> Step[P, R]:
-        definition = self._table.add(name or getattr(options.get("call"), "__name__", None), options)
+    def _declare(self, name: str | None, options: Mapping[str, Any], fn: Callable[P, R]) -> Step[P, R]:
+        definition = self._table.add(name, options)
         if definition is None:  # a fault: the table says so at first use; the name stays callable for tools
-            definition = broken_definition(name or getattr(fn, "__name__", "?"), fn)
+            definition = broken_definition(str(name or getattr(fn, "__name__", "?")))
         step: Step[P, R] = Step(definition, fn)
         self._steps[definition.name] = step
         self._checked = False
@@ -166,25 +166,25 @@ class Doubtless:
     def add_steps(self, table: Mapping[str, Mapping[str, Any]]) -> None:
         """Declare steps as data: name → options, with the function as ``call``. They are then in `app.steps`."""
         for name, options in table.items():
-            self._declare(name, dict(options), options.get("call", lambda: None))
+            self._declare(name, options, options.get("call", _nothing) if isinstance(options, Mapping) else _nothing)
 
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, *, name: str | None = None, on_failure: Literal["hold"] = "hold") -> Callable[[Callable[P, R]], Task[P, R]]: ...
-    def task(self, fn: Any = None, /, *, name: str | None = None, on_failure: str = "hold") -> Any:
+    def task(self, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold") -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(self, fn: Any = None, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold") -> Any:
         """Declare a task: a function whose steps are recorded, and which is resumed where it stopped."""
         if fn is None:
             return lambda f: self._declare_task(f, name)
         return self._declare_task(fn, name)
 
     def _declare_task(self, fn: Callable[P, R], name: str | None) -> Task[P, R]:
-        called = name or getattr(fn, "__name__", "")
+        called = str(name or getattr(fn, "__name__", ""))
         self._faults += validate_task_signature(fn, called)
         if called in self._tasks:
             self._faults.append(f"task {called}: declared twice; give one of them another name")
         definition, _ = define(called, call=fn, effect=Effect.READ)  # a task's own faults were collected above
-        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called, fn))
+        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called))
         task: Task[P, R] = Task(code, fn)
         self._tasks[called] = task
         self._checked = False
@@ -251,10 +251,7 @@ class Doubtless:
             if self._runtime is None:
                 store = self.store
                 info = store.info()
-                self._runtime = Runtime(
-                    store, Content(store, store.folder), info.namespace, self._table.get, self._vault, self.clock.monotonic,
-                    self.clock.pause, self._case_opened, self._patience, {},
-                )  # fmt: skip
+                self._runtime = self._parts(store, info.namespace, self._case_opened)
             return self._runtime
 
     def _case_opened(self, case_id: str) -> None:
@@ -295,7 +292,7 @@ class Doubtless:
     def run(self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> T: ...
     @overload
     def run(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
-    def run(self, task: Any, task_id: Any = None, /, *args: Any, wait: bool | str = True, **params: Any) -> Any:
+    def run(self, task: Any, /, *args: Any, **params: Any) -> Any:
         """Start or resume the task of this id and return its output; the same call for both.
 
         Meaning: waits through times to look again; with ``wait=False`` or a duration it raises TaskWaiting instead.
@@ -303,9 +300,9 @@ class Doubtless:
         Raises: TaskWaiting, NeedsHuman, TaskFailed, TaskFrozen, TaskBusy (never waits for another owner),
         InputDiffers (the id exists with other input), StepTableError, StoreError.
         """
-        task_id = self._pop_id(task_id, params)
-        self._accept(task, task_id, args, params)
-        return self._runs.run(task_id, wait)
+        wait = params.pop("wait", True)
+        head = self._accept(task, args, params)
+        return self._runs.run(head.task_id, wait)
 
     @overload
     async def arun(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
@@ -319,22 +316,21 @@ class Doubtless:
     async def arun(self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> T: ...
     @overload
     async def arun(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
-    async def arun(self, task: Any, task_id: Any = None, /, *args: Any, wait: bool | str = True, **params: Any) -> Any:
+    async def arun(self, task: Any, /, *args: Any, **params: Any) -> Any:
         """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
-        task_id = self._pop_id(task_id, params)
-        self._accept(task, task_id, args, params)
-        return await self._runs.arun(task_id, wait)
+        wait = params.pop("wait", True)
+        head = self._accept(task, args, params)
+        return await self._runs.arun(head.task_id, wait)
 
     @overload
     def start(self, task: Task[P, Any], task_id: str, /, *args: P.args, **params: P.kwargs) -> str: ...
     @overload
     def start(self, task: Task[..., Any], /, *, task_id: str, **params: Any) -> str: ...
-    def start(self, task: Any, task_id: Any = None, /, *args: Any, **params: Any) -> str:
+    def start(self, task: Any, /, *args: Any, **params: Any) -> str:
         """Record the task, durably, and return its id; a worker or `resume` runs it. Raises InputDiffers."""
-        task_id = self._pop_id(task_id, params)
-        self._accept(task, task_id, args, params)
+        head = self._accept(task, args, params)
         self._runs.wake_workers()
-        return str(task_id)
+        return head.task_id
 
     def resume(self, task_id: str, *, wait: bool | str = True) -> Any:
         """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called."""
@@ -372,15 +368,12 @@ class Doubtless:
         """Whether this app has the code of a task of this name."""
         return task_name in self._tasks
 
-    def _pop_id(self, task_id: Any, params: dict[str, Any]) -> str:
-        if task_id is None:
-            task_id = params.pop("task_id", None)
-        elif "task_id" in params:
-            raise UsageError("task_id is given twice")
+    def _accept(self, task: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
+        if "task_id" in params:
+            task_id = params.pop("task_id")
+        else:
+            task_id, args = (args[0], args[1:]) if args else (None, args)
         check_task_id(task_id)
-        return str(task_id)
-
-    def _accept(self, task: Any, task_id: str, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
         if not isinstance(task, Task) or self._tasks.get(task.name) is not task:
             raise UsageError(f"{task!r} is no task of this app", hint="declare it with @app.task")
         runtime = self.runtime
@@ -449,10 +442,22 @@ class Doubtless:
             if self._runtime is not None:
                 return self._runtime
             store = self.store
-            return Runtime(
-                store, Content(store, store.folder), store.info().namespace, self._table.get, self._vault, self.clock.monotonic,
-                self.clock.pause, lambda case: None, self._patience, {},
-            )  # fmt: skip
+            return self._parts(store, store.info().namespace, lambda case: None)
+
+    def _parts(self, store: Store, namespace: bytes, case_opened: Callable[[str], None]) -> Runtime:
+        return Runtime(
+            store=store,
+            content=Content(store, store.folder),
+            namespace=namespace,
+            find=self._table.get,
+            known=lambda: {*self._table, *self._tasks},
+            vault=self._vault,
+            monotonic=self.clock.monotonic,
+            pause=self.clock.pause,
+            case_opened=case_opened,
+            patience=self._patience,
+            kept={},
+        )
 
     def _settle_within(self, step: str) -> int:
         definition = self._table.get(step)
@@ -512,8 +517,12 @@ def check_task_id(task_id: object) -> None:
         raise UsageError(f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store")
 
 
-def broken_definition(name: str, fn: Callable[..., Any]) -> StepDefinition:
+def _nothing() -> None:
+    """What a step without a function holds until the table is refused."""
+
+
+def broken_definition(name: str) -> StepDefinition:
     """A stand-in for a step whose declaration has faults; the table raises them before anything runs."""
-    definition, _ = define(name, call=lambda: None, effect="read")
+    definition, _ = define(name, call=_nothing, effect="read")
     assert definition is not None
     return definition

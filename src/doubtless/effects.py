@@ -600,6 +600,8 @@ def _check_pairs(reading: _Reading, definition: StepDefinition) -> None:
     ):
         if reading.given(option) and not reading.given(needs):
             reading.fault(f"{option} without {needs}: say {needs}=… too, or take it out")
+    if definition.query_is_async and not definition.is_async:
+        reading.fault("query is async and the step is not: a sync step needs a sync query")
     if definition.once is not None:
         _check_once(reading, definition, definition.once)
 

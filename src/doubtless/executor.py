@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, assert_never
 
@@ -108,6 +108,8 @@ class Runtime(NamedTuple):
     content: Content
     namespace: bytes
     find: Callable[[str], StepDefinition | None]
+    known: Callable[[], Collection[str]]
+    """The names of all steps and tasks: whether a registered compensation still exists."""
     vault: Vault
     monotonic: Callable[[], float]
     pause: Callable[[float, threading.Event | None], None]
@@ -246,7 +248,7 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
     if definition is not None and record.policy_digest == definition.definition_hash:
         return definition.effective, ()
     frozen = canonical.decode(runtime.content.get(record.policy_digest))
-    return tighten(frozen, definition)
+    return tighten(frozen, definition, runtime.known())
 
 
 # ---------------------------------------------------------------- an attempt
@@ -258,10 +260,10 @@ def attempt(
     """Make the attempt durable (I1), call, record its outcome. The output in a tuple, or None: decide again."""
     log, runtime = run.log, run.runtime
     read = policy.effect == Effect.READ
-    text = stored_input(runtime, given, record)
+    # What cannot be called is said before a row is written: a param of another type, a secret without a value.
+    kwargs = call_params(runtime, definition, stored_input(runtime, given, record))
     step_seq = record.step_seq if record is not None else 0
     started = runtime.store.now()
-    key: bytes | None = None
     if read:
         if record is None:
             step_seq = log.next_step_seq()
@@ -272,32 +274,24 @@ def attempt(
             return None
         except Frozen as frozen:
             raise run.park(str(frozen), frozen=definition.name) from None
-    try:
-        kwargs = call_params(runtime, definition, text, key)
-    except DoubtlessError as error:
-        reply: Reply = Raised(error)
-        not_called = True
-    else:
-        frame = Frame(run, "call", path, definition, step_seq, action.attempt)
-        frame.overran = lambda outcome: record_outcome(
-            run, definition, path, given, record, step_seq, action.attempt, outcome, started, running=True
-        )
-        fn = definition.fn
-        if definition.binder.positional_only:
-            args, kwargs = definition.binder.arguments(kwargs)
-            fn = partial(fn, *args)
-        reply = yield Invoke(fn, kwargs, policy.timeout_us, frame)
-        not_called = False
+        if definition.takes_key:
+            kwargs["idempotency_key"] = key.hex()
+    frame = Frame(run, "call", path, definition, step_seq, action.attempt)
+    frame.overran = lambda outcome: record_outcome(
+        run, definition, path, given, record, step_seq, action.attempt, outcome, started, running=True
+    )
+    fn = definition.fn
+    if definition.binder.positional_only:
+        args, kwargs = definition.binder.arguments(kwargs)
+        fn = partial(fn, *args)
+    reply = yield Invoke(fn, kwargs, policy.timeout_us, frame)
     if isinstance(reply, Returned):
         outcome = returned_outcome(definition, reply.value, run, path)
         if outcome is None:
             value = record_result(run, definition, path, given, record, step_seq, action.attempt, reply.value, started)
             return (value,)
     elif isinstance(reply, Raised):
-        if not_called:
-            outcome = Outcome("not_sent", type(reply.error).__name__, str(reply.error), None)
-        else:
-            outcome = classify_raised(reply.error, **_circumstances(definition, run, path))
+        outcome = classify_raised(reply.error, **_circumstances(definition, run, path))
     else:
         outcome = timed_out(policy.timeout_us)
     running = isinstance(reply, Overran | Raised) and reply.running
@@ -321,16 +315,14 @@ def stored_input(runtime: Runtime, given: Input | None, record: StepRecord | Non
     return given.text
 
 
-def call_params(runtime: Runtime, definition: StepDefinition, text: str, key: bytes | None) -> dict[str, Any]:
-    """The arguments of a call: decoded from the stored form, typed again, secrets resolved, the key injected."""
+def call_params(runtime: Runtime, definition: StepDefinition, text: str) -> dict[str, Any]:
+    """The arguments of a call: decoded from the stored form, typed again, secrets resolved. Raises DoesNotFit, UsageError."""
     params: dict[str, Any] = canonical.decode(text)
     if definition.secret:
         for name in definition.secret:
             if params.get(name) is not None:
                 params[name] = runtime.vault.resolve(params[name])
     definition.restore_params(params)
-    if key is not None and definition.takes_key:
-        params["idempotency_key"] = key.hex()
     return params
 
 
@@ -357,7 +349,7 @@ def begin(
         rows.append(draft(run.task_id, Kind.RETRY_ALLOWED, now, status=StepStatus.UNCERTAIN, data=data, **common))
     new_key: bytes | None = None
     if action.next_generation:
-        params = canonical.decode(runtime.content.get(record.input_ref or ""))
+        params = canonical.decode(runtime.content.get(record.input_ref))
         hidden = definition.volatile | definition.secret
         key_text = encode({k: v for k, v in params.items() if k not in hidden})
         new_key = idempotency_key(runtime.namespace, run.task_id, path, record.name, key_text, record.generation + 1)
@@ -641,7 +633,7 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
 
 def callback_params(runtime: Runtime, definition: StepDefinition, record: StepRecord) -> dict[str, Any]:
     """What a query is offered: the step's params, all its keys and handles, and when it was first sent."""
-    params = call_params(runtime, definition, runtime.content.get(record.input_ref or ""), None)
+    params = call_params(runtime, definition, runtime.content.get(record.input_ref))
     keys = [key.hex() for key in record.keys]
     params["idempotency_keys"] = keys
     params["idempotency_key"] = keys[-1] if keys else None

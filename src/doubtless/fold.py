@@ -358,8 +358,8 @@ def fold_steps(rows: Iterable[Event], epoch: int | None = None) -> dict[str, Ste
     records: dict[str, StepRecord] = {}
     for row in rows:
         if row.kind == Kind.TASK_CLAIMED:
-            for record in records.values():
-                record.apply(row)
+            for known in records.values():
+                known.apply(row)
         elif row.path is not None:
             record = records.get(row.path)
             if record is None:

@@ -89,7 +89,6 @@ class NotUndoable(Exception):
 
 
 class _Answer:
-
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
 

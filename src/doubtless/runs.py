@@ -211,7 +211,7 @@ async def supervised(run: TaskRun) -> Ending:
     def work() -> None:
         ending = run.supervise()
         try:
-            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(ending))
+            loop.call_soon_threadsafe(_set, future, ending)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
@@ -222,6 +222,11 @@ async def supervised(run: TaskRun) -> Ending:
         run.interrupt(error)
         run.last.done.set()
         return Ending(error=error)
+
+
+def _set(future: Any, ending: Ending) -> None:
+    if not future.done():
+        future.set_result(ending)
 
 
 def wait_limit(now: Instant, wait: bool | str) -> int | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from .errors import DoubtlessError
 from .events import TaskStatus
@@ -41,7 +40,7 @@ class Worker:
         self._loop: threading.Thread | None = None
         self._threads: set[threading.Thread] = set()
 
-    def start(self) -> Worker:
+    def start(self) -> Self:
         """Begin to claim tasks, in background threads."""
         self.app.store.info()  # a store that is refused is refused here, not in a thread
         self.app.notify()
@@ -64,7 +63,7 @@ class Worker:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -93,12 +92,12 @@ class Worker:
                 if head.why and head.why.startswith("frozen") and store.frozen():
                     continue
                 self._busy.add(head.task_id)
-            self._spawn(lambda task_id=head.task_id: self.app.resume(task_id, wait=False), head.task_id)
+            self._spawn(head.task_id)
 
-    def _spawn(self, work: Callable[[], object], task_id: str) -> None:
+    def _spawn(self, task_id: str) -> None:
         def run() -> None:
             try:
-                work()
+                self.app.resume(task_id, wait=False)
             except DoubtlessError:
                 pass  # parked, failed or busy: the log says so
             except Exception as error:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ..events import Event, Instant
+from .folder import Folder
 
 
 class StoreInfo(NamedTuple):
@@ -51,7 +52,10 @@ class Claim(NamedTuple):
 
 
 class CaseRow(NamedTuple):
-    """A case's projection. `event_seq` is its CaseOpened row; `settled_seq` its CaseSettled row, or None."""
+    """A case's projection. `event_seq` is its CaseOpened row; `settled_seq` its CaseSettled row, or None.
+
+    `notified_at` is when a hook had last taken it (`Store.notified`); no event says so, and no fold gives it back.
+    """
 
     case_id: str
     task_id: str
@@ -62,6 +66,7 @@ class CaseRow(NamedTuple):
     settled_seq: int | None
     settled_at: int | None
     settled_by: str | None
+    notified_at: int | None = None
 
 
 class Outline(NamedTuple):
@@ -95,6 +100,9 @@ class Blob(NamedTuple):
 
 class Store(Protocol):
     """The one interface of all stores; `tests/store` is its conformance suite."""
+
+    folder: Folder
+    """Where content above 1 MiB lies (`blobs.Content`)."""
 
     def info(self) -> StoreInfo: ...
 
@@ -141,6 +149,9 @@ class Store(Protocol):
     def outline(self, task_id: str) -> list[Outline]:
         """The rows in order, with the columns that replay needs."""
 
+    def first(self, task_id: str) -> Event:
+        """The task's first row, its TaskAccepted. Raises: UnknownTask."""
+
     def last(self, task_id: str) -> Event | None:
         """The task's last row."""
 
@@ -157,14 +168,20 @@ class Store(Protocol):
 
     def case(self, case_id: str) -> CaseRow | None: ...
 
+    def notified(self, case_id: str) -> None:
+        """Note that the hooks have taken this open case: at least once, so that a crash before this calls them again."""
+
     def frozen(self) -> dict[str, str]:
         """What is frozen: step name (``*`` for every step) → why."""
 
     def blob(self, digest: bytes) -> bytes | None:
         """Content that the database itself holds; None when it does not."""
 
-    def spill(self, event: Event) -> str:
-        """Keep a result that cannot be appended in a synced file beside the database (rule 6); its name."""
+    def spill(self, event: Event, blobs: Sequence[Blob] = ()) -> str:
+        """Keep a result that cannot be appended in a synced file beside the database (rule 6); its name.
+
+        `blobs`: content that the event names; it is kept in the folder, where `Content.get` finds it too.
+        """
 
     def spilled(self, task_id: str) -> list[tuple[str, Event]]:
         """The task's spilled results, oldest first, by name; damaged files are reported by `verify`, not here."""

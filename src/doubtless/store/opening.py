@@ -76,7 +76,7 @@ def what_to_do(place: Place) -> Literal["create", "open"]:
         if begun:
             return "create"
         raise StoreSuspect(
-            f"{place.path} is gone, but its mark is there: a store used to be here, and a fresh one would know nothing of its writes",
+            f"{place.path} is gone, but its mark is there: a fresh store would know nothing of what was sent",
             hint=f"bring the file back; or go on without it: doubtless recover --accept --store {url_of(place.path)}",
         )
     if header.size == 0:
@@ -179,7 +179,7 @@ def _open_to_use(place: Place) -> apsw.Connection:
         why = misfit(mark, meta)
         if why:
             raise StoreSuspect(
-                f"{place.path} does not fit its mark: {why}; it was copied, or restored from a backup, and may know less than was done",
+                f"{place.path} does not fit its mark: {why}; copied or restored, it may know less than was done",
                 hint=f"doubtless recover --accept --store {url_of(place.path)}",
                 reason=why,
             )

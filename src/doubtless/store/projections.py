@@ -103,8 +103,9 @@ class Folded:
                 case CaseOpened(case, path, kind):
                     self.cases[case] = CaseRow(case, event.task_id, event.event_seq, path, kind, event.at.wall, None, None, None)
                 case CaseClosed(case, by) if case in self.cases and self.cases[case].settled_seq is None:
-                    closed = {"settled_seq": event.event_seq, "settled_at": event.at.wall, "settled_by": by}
-                    self.cases[case] = self.cases[case]._replace(**closed)
+                    self.cases[case] = self.cases[case]._replace(
+                        settled_seq=event.event_seq, settled_at=event.at.wall, settled_by=by
+                    )
                 case CaseClosed():
                     pass  # settled before (I8); the row stands, the case does not change
                 case Freeze(step, None):
@@ -128,6 +129,6 @@ def recovered(now: Instant, *, suspect: bool, by: str, why: str, **more: object)
 
 def check_refusal(error: apsw.ConstraintError, path: str) -> None:
     """Raise for a row that the schema itself refuses; return for one whose place is taken (moved)."""
-    if error.extendedresult not in (apsw.SQLITE_CONSTRAINT_TRIGGER, apsw.SQLITE_CONSTRAINT_PRIMARYKEY):
+    if getattr(error, "extendedresult", 0) not in (apsw.SQLITE_CONSTRAINT_TRIGGER, apsw.SQLITE_CONSTRAINT_PRIMARYKEY):
         refused: StoreError = as_store_error(error, "a row is refused", path, written=False)
         raise refused from error

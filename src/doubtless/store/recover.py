@@ -106,7 +106,7 @@ def _judge(place: Place, mark: Mark | Unfit | None) -> Recovery:
     damage = missing_pages(place.path) or found.damage
     if damage:
         raise StoreDamaged(
-            f"{place.path} is damaged ({damage}); {found.rows} rows can be read, {len(found.intents)} intents among them are unsettled",
+            f"{place.path} is damaged ({damage}); {found.rows} rows can be read, {len(found.intents)} of them unsettled intents",
             hint="restore a backup, then run this again with --accept",
             damage=damage,
             rows=found.rows,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import apsw
 
-from ..errors import UsageError
+from ..errors import UnknownTask, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from .base import Blob, CaseRow, Claim, Head, Outline, Problem, StoreInfo
 from .folder import Folder, Hooks
@@ -90,7 +90,7 @@ class SqliteStore:
         Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
         """
         if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
-            raise UsageError(f"task {accepted.task_id!r} cannot be accepted: it needs a name, an input hash, and an id of its own")
+            raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
         (event,) = seal([accepted], 0, None)
         status = accepted.status or TaskStatus.READY
         row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event))
@@ -264,6 +264,13 @@ class SqliteStore:
         """The rows in order, with the columns that replay needs."""
         return list(map(Outline._make, self._link.all(self._queries["outline"], (task_id,))))
 
+    def first(self, task_id: str) -> Event:
+        """The task's first row, its TaskAccepted. Raises: UnknownTask."""
+        row = self._link.one(self._queries["first"], (task_id,))
+        if row is None:
+            raise UnknownTask(f"there is no task {task_id}", hint="doubtless tasks lists them", task=task_id)
+        return upcast(row)
+
     def last(self, task_id: str) -> Event | None:
         """The task's last row."""
         row = self._link.one(self._queries["last"], (task_id,))
@@ -296,6 +303,16 @@ class SqliteStore:
         """A case by its id, or None."""
         row = self._link.one(self._queries["case"], (case_id,))
         return None if row is None else CaseRow._make(row)
+
+    def notified(self, case_id: str) -> None:
+        """Note that the hooks have taken this open case (`base.Store.notified`)."""
+        now = self._clock().wall
+
+        def body(cursor: apsw.Cursor) -> bool:
+            cursor.execute(self._queries["notified"], (case_id, now))
+            return True
+
+        self._link.write("notified", body, lambda cursor: None)
 
     def frozen(self) -> dict[str, str]:
         """What is frozen: step name (``*`` for every step) → why."""

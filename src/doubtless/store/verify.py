@@ -129,7 +129,7 @@ def _heads(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
 
 
 def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
-    cases = {row[0]: CaseRow._make(row) for row in connection.execute(queries()["cases_all"])}
+    cases = {row[0]: CaseRow._make(row)._replace(notified_at=None) for row in connection.execute(queries()["cases_all"])}
     for case in sorted(cases.keys() | folded.cases.keys()):
         if cases.get(case) != folded.cases.get(case):
             yield Problem("cases", None, f"case {case} is {cases.get(case)}, the log says {folded.cases.get(case)}")

@@ -94,7 +94,8 @@ CREATE TABLE cases (
   opened_at INTEGER NOT NULL,
   settled_seq INTEGER,
   settled_at INTEGER,
-  settled_by TEXT
+  settled_by TEXT,
+  notified_at INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX cases_by_task ON cases (task_id, event_seq);
 CREATE INDEX cases_open ON cases (opened_at) WHERE settled_seq IS NULL;
@@ -195,6 +196,13 @@ FROM events
 WHERE task_id = ?1
 ORDER BY event_seq
 
+-- name: first
+-- One read.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND event_seq = 1
+
 -- name: last
 -- One read; inside a transaction that seals rows, nothing can come after it.
 SELECT {{columns}}
@@ -284,6 +292,12 @@ WHERE case_id = ?1
 -- One read.
 SELECT {{case}}
 FROM cases
+WHERE case_id = ?1
+
+-- name: notified
+-- One statement; no event: a hook that was called twice has called nobody new.
+UPDATE cases
+SET notified_at = ?2
 WHERE case_id = ?1
 
 -- name: cases_open
