@@ -12,7 +12,8 @@ from datetime import date
 from typing import TypeVar
 from urllib.error import HTTPError
 
-from doubtless import NotSent, NotUndoable, Rejected, Several, injected
+from doubtless import NotSent, Rejected, Several, injected
+from doubtless.outcomes import NotUndoable
 
 from . import client
 from .load import BadInput, Entry, Order, load_orders, load_statement

@@ -9,11 +9,10 @@ two approvals. Here the step is `uncertain` instead, the other side is asked, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from doubtless import Doubtless
+from doubtless import Doubtless, Task
 
 from .actions import Actions
 
@@ -22,7 +21,7 @@ class Recon(NamedTuple):
     """The app and its one task."""
 
     app: Doubtless
-    reconcile: Callable[..., Any]
+    reconcile: Task[[str, str, str], dict[str, Any]]
 
 
 def step_table(do: Actions) -> dict[str, dict[str, Any]]:

@@ -188,7 +188,11 @@ class Books:
             self._changed.notify_all()
 
     def counts(self) -> Body:
-        """Shapes: ``{"effects": {"sheet": {"count": 2, "by_reference": {…}, "by_subject": {…}}}, "requests": {"count": 9, "by_route": {…}}}``."""
+        """Return what was really done, and how many requests came for it.
+
+        Shapes: ``{"effects": {"sheet": {"count": 2, "by_reference": {"k": 2}, "by_subject": {"D": 2}}},
+        "requests": {"count": 9, "by_route": {"POST /adjustments": 2}}}``.
+        """
         with self._changed:
             effects: Body = {}
             for row in self._rows("SELECT kind, reference, subject FROM effects ORDER BY n", ()):
@@ -241,7 +245,11 @@ class _Effect:
 
     def __enter__(self) -> float:
         self._changed.acquire()
-        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error:
+            self._changed.release()
+            raise
         return self._counted[3]
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:

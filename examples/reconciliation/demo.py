@@ -22,10 +22,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from doubtless.errors import NeedsHuman
+from doubtless import Doubtless, NeedsHuman
 
 from . import generate, load, naive
-from .app import build
+from .app import Recon, build
 from .match import match
 from .outside import Outside, environment
 
@@ -173,12 +173,10 @@ def nobody_to_ask(case: Case) -> list[Count]:
         outside.fault("/chat/messages", "lose_reply")
         recon = build(store, outside.url)
         try:
-            opened = _run_into_case(recon.app, recon.reconcile, case)
+            opened = _run_into_case(recon, case)
             before = outside.effects("message")
-            print(
-                f"  somebody looks into the chat: the message stands there ({before} time). So, with the hash of what was shown:\n"
-            )
-            command = _settle_command(recon.app, opened)
+            print(f"  somebody looks into the chat: it holds {before} message of this run. So:\n")
+            command = _settle_command(recon.app, opened, str(case.day))
             print(f"  $ doubtless {shlex.join(command)}\n")
         finally:
             recon.app.close()
@@ -189,21 +187,31 @@ def nobody_to_ask(case: Case) -> list[Count]:
         return counts
 
 
-def _run_into_case(app: Any, reconcile: Any, case: Case) -> tuple[str, ...]:
+def _run_into_case(recon: Recon, case: Case) -> tuple[str, ...]:
     try:
-        app.run(reconcile, "demo-c", **case.params())
+        recon.app.run(recon.reconcile, "demo-c", **case.params())
     except NeedsHuman as needed:
         print(f"  {needed}\n")
         return needed.cases
     return ()
 
 
-def _settle_command(app: Any, opened: Sequence[str]) -> list[str]:
+def _settle_command(app: Doubtless, opened: Sequence[str], run: str) -> list[str]:
     """The command line, after the word ``doubtless``, with which a person says that the message is there."""
-    [case] = [case for case in app.inbox() if case.id in opened]
-    output = json.dumps({"id": "seen in the chat", "run": "demo-c"})
-    answer = ["--happened", output, "--by", "ana@example.com", "--why", "the message stands in the chat", "--shown", case.hash]
-    return ["settle", TARGET, case.id, *answer]
+    [case_id] = opened
+    shown = app.case(case_id)
+    output = json.dumps({"id": "seen in the chat", "run": run})
+    answer = [
+        "--happened",
+        output,
+        "--by",
+        "ana@example.com",
+        "--why",
+        "the message stands in the chat",
+        "--shown",
+        shown.hash[:12],
+    ]
+    return ["settle", TARGET, shown.id, *answer]
 
 
 def _cli(command: Sequence[str], store: str, server: str) -> None:

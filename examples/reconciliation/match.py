@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from .load import Entry, Order
 from .money import plain
@@ -104,7 +104,7 @@ class _Account:
     def difference(self, kind: str) -> Difference:
         order = self.order
         entries = sorted(entry.entry_id for entry in self.entries)
-        return _difference(kind, order.document_id, entries, order.customer, order.currency, self.expected, self.received)
+        return _difference(kind, order.document_id, entries, order.customer, _Sums(order.currency, self.expected, self.received))
 
 
 class _Finder:
@@ -121,9 +121,9 @@ class _Finder:
         ids = _documents_in(entry.reference)
         known = [self._accounts[name] for name in ids if name in self._accounts]
         orders = [account for account in known if account.order.kind == "order"]
-        credits = [account for account in known if account.order.kind == "credit"]
+        notes = [account for account in known if account.order.kind == "credit"]
         if entry.type == "refund":
-            return credits or orders
+            return notes or orders
         return orders or self._likely(entry)
 
     def _likely(self, entry: Entry) -> list[_Account]:
@@ -183,13 +183,17 @@ def _put(entry: Entry, accounts: Sequence[_Account]) -> None:
 
 def _stray(entry: Entry) -> Difference:
     kind = "refund_without_order" if entry.type == "refund" else "unknown_payment"
-    name = entry.counterparty
-    return _difference(kind, "", [entry.entry_id], name, entry.currency, Decimal(0), _gross(entry))
+    return _difference(kind, "", [entry.entry_id], entry.counterparty, _Sums(entry.currency, Decimal(0), _gross(entry)))
 
 
-def _difference(
-    kind: str, order: str, entries: list[str], customer: str, currency: str, expected: Decimal, received: Decimal
-) -> Difference:
+class _Sums(NamedTuple):
+    currency: str
+    expected: Decimal
+    received: Decimal
+
+
+def _difference(kind: str, order: str, entries: list[str], customer: str, sums: _Sums) -> Difference:
+    currency, expected, received = sums
     return Difference(
         id=f"{order or entries[0]}:{kind}",
         kind=kind,

@@ -41,7 +41,8 @@ class Outside:
 
     def stop(self) -> None:
         """The server has ended, and nothing of it is left but its database."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.terminate()
         try:
             self._process.wait(timeout=10)
@@ -57,7 +58,7 @@ class Outside:
         self._process.wait()
 
     def fault(self, path: str, fault: str, **more: Any) -> None:
-        """The next requests to `path` meet `fault`. Shapes: ``fault("/approvals", "lose_reply", count=1, after=0, delay_s=0)``."""
+        """The next requests to `path` meet `fault`. Shapes: ``fault("/approvals", "lose_reply", delay_s=30)``."""
         self._control("POST", "/_control", {"path": path, "fault": fault, **more})
 
     def lag(self, path: str, seconds: float) -> None:

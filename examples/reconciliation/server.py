@@ -176,7 +176,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._handle()
 
-    do_POST = do_PUT = do_GET
+    def do_POST(self) -> None:
+        self._handle()
+
+    def do_PUT(self) -> None:
+        self._handle()
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the counts are the log."""
@@ -188,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         if found is None:
             self._answer(Answer(404, {"error": "no such place"}))
             return
-        route, id = found
+        route, number = found
         body = _json(data)
         if not isinstance(body, dict):
             self._answer(Answer(400, {"error": "the body is not a JSON object"}))
@@ -196,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         search = {name: values[-1] for name, values in parse_qs(url.query).items()}
         key = self.headers.get("Idempotency-Key", "")
         office = self.server.office
-        request = Request(id, search, body, key, office.faults.lag(route.path))
+        request = Request(number, search, body, key, office.faults.lag(route.path))
         fault = None
         if not route.path.startswith("/_control"):
             fault = office.faults.take(route.method, route.path, url.path)
@@ -214,11 +218,13 @@ class Handler(BaseHTTPRequestHandler):
         status = fault.status("before")
         if status is not None:
             return Answer(status, {"error": "refused" if status < 500 else "unavailable"})
-        if fault.fault == "delay_before" and not office.clock.wait_until(office.clock.now() + fault.delay_s):
+        # Before the effect: whoever sees it counted may turn the clock at once, and has turned it past this moment then.
+        until = office.clock.now() + fault.delay_s
+        if fault.fault == "delay_before" and not office.clock.wait_until(until):
             return None
         answer = _performed(office, route, request)
         if fault.fault in ("delay", "lose_reply") and fault.delay_s:
-            office.clock.wait_until(office.clock.now() + fault.delay_s)
+            office.clock.wait_until(until)
         if fault.fault == "lose_reply":
             return None
         if fault.fault == "hide":

@@ -4,6 +4,8 @@ A write is sent again only when it is known not to have landed, when its key mak
 when its step or a person has said so. Where the other side can be asked, it is asked first.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .app import Doubtless
 from .binding import injected
 from .errors import (
@@ -36,10 +38,12 @@ from .errors import (
 )
 from .events import Effect, Instant
 from .executor import record_handle
-from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
 from .outcomes import Absent, Found, NoEffect, NotSent, Pending, Rejected, Several, Unclear, Unknown
 from .secrets import Secret
 from .steps import Step, Task
+
+if TYPE_CHECKING:
+    from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
 
 __version__ = "0.1.0"
 
@@ -98,3 +102,20 @@ __all__ = [
     "injected",
     "record_handle",
 ]
+
+_OF_THE_INBOX = frozenset(
+    {"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"}
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Load what only people's answers need when it is first asked for: the import of a library should be light."""
+    if name in _OF_THE_INBOX:
+        from . import inbox
+
+        return getattr(inbox, name)
+    raise AttributeError(f"module 'doubtless' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,19 +27,20 @@ from .errors import (
     UsageError,
 )
 from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
-from .executor import Runtime
-from .inbox import AnyAnswer, Authorize, Case, Inbox, read_case, read_inbox, settle
+from .executor import Runtime, invoke
 from .runs import Runs
 from .secrets import Vault
 from .steps import Step, Task
 from .store import open_store
 from .store.base import Head, Problem, Store
 from .tasks import TaskCode
-from .timeline import TaskView, view
-from .worker import Worker
 
 if TYPE_CHECKING:
     from datetime import timedelta
+
+    from .inbox import AnyAnswer, Authorize, Case, Inbox
+    from .timeline import TaskView
+    from .worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +77,7 @@ class Doubtless:
     first use. `namespace` is set once per store and is part of every key (random unless given). `authorize(by,
     case, answer)` is asked before a person's answer is taken. `secrets` adds resolvers by scheme.
     `store_patience`: how long a result is offered again to a store that does not take it, before it is spilled.
+    `read_only`: only look: also at a store that is refused as suspect, and never at one that would have to be created.
     Meaning: thread-safe; the store opens lazily, once per process.
     """
 
@@ -89,8 +91,10 @@ class Doubtless:
         store_patience: str | int | float = "PT30S",
         clock: Clock | None = None,
         hooks: Callable[[str], None] | None = None,
+        read_only: bool = False,
     ) -> None:
         self._url = url
+        self._read_only = read_only
         self._namespace = namespace.encode() if isinstance(namespace, str) else namespace
         self._authorize = authorize
         self._patience = parse_duration(store_patience) / 1e6
@@ -107,6 +111,8 @@ class Doubtless:
         self._checked = False
         self._case_hooks: list[Callable[[Case], object]] = []
         self._runs = Runs(self)
+        self._open: Callable[..., Store] = open_store  # these two are what `doubtless.testing` puts its own in place of
+        self._invoke = invoke
 
     # ------------------------------------------------------------ declaring
 
@@ -236,7 +242,9 @@ class Doubtless:
         """The store, opened at first use. Raises StoreRefused with the reason."""
         with self._lock:
             if self._store is None:
-                self._store = open_store(self.url, clock=self.clock.now, namespace=self._namespace, hooks=self._hooks)
+                self._store = self._open(
+                    self.url, clock=self.clock.now, namespace=self._namespace, read_only=self._read_only, hooks=self._hooks
+                )  # fmt: skip
             return self._store
 
     @property
@@ -260,6 +268,8 @@ class Doubtless:
         row = self._runtime.store.case(case_id)
         if row is None:
             return
+        from .inbox import read_case
+
         case = read_case(self._runtime, row)
         try:
             for hook in self._case_hooks:
@@ -356,6 +366,8 @@ class Doubtless:
 
     def worker(self, *, concurrency: int = 4) -> Worker:
         """A worker in this process for what `start` records; use it as a context manager."""
+        from .worker import Worker
+
         worker = Worker(self, concurrency=concurrency)
         self._runs.workers.append(worker)
         return worker
@@ -422,14 +434,20 @@ class Doubtless:
 
     def show(self, task_id: str) -> TaskView:
         """Everything that the log tells of a task. Raises UnknownTask."""
+        from .timeline import view
+
         return view(self.reading, self._known(task_id))
 
     def inbox(self) -> Inbox:
         """What waits for a person: open cases with their evidence, and doubts that nobody is settling."""
+        from .inbox import read_inbox
+
         return read_inbox(self.reading, self._settle_within)
 
     def case(self, case_id: str) -> Case:
         """One case as it is now. Raises UnknownCase."""
+        from .inbox import read_case
+
         row = self.store.case(case_id)
         if row is None:
             raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
@@ -454,9 +472,10 @@ class Doubtless:
             vault=self._vault,
             monotonic=self.clock.monotonic,
             pause=self.clock.pause,
+            apause=self.clock.apause,
+            invoke=self._invoke,
             case_opened=case_opened,
             patience=self._patience,
-            kept={},
         )
 
     def _settle_within(self, step: str) -> int:
@@ -475,6 +494,8 @@ class Doubtless:
         Shapes: `shown` is the case's `hash` (8 characters of it do): the answer is bound to what was shown.
         Raises: AlreadySettled (by whom, when), CaseChanged (look again), AnswerRefused, UnknownCase.
         """
+        from .inbox import settle
+
         case = settle(self.reading, case_id, answer, by=by, why=why, shown=shown, authorize=self._authorize)
         self._runs.wake_workers()
         return case

@@ -6,11 +6,13 @@ annotations name (`resolve_hints`).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    import inspect
 
 KEY: Final = "idempotency_key"
 OFFERED: Final = (KEY, "idempotency_keys", "handle", "handles", "first_sent_at")
@@ -19,9 +21,6 @@ RESULT: Final = "result"
 
 STEP_RESERVED: Final = frozenset({"call_id", *OFFERED} - {KEY})
 TASK_RESERVED: Final = frozenset({"task_id", "wait", "goal"})
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 # ---------------------------------------------------------------- injected()
@@ -113,7 +112,7 @@ class Binder:
     )
 
     def __init__(self, signature: inspect.Signature, step: str) -> None:
-        params = [param for param in signature.parameters.values() if param.kind not in _VARIADIC]
+        params = [param for param in signature.parameters.values() if not is_variadic(param)]
         given = [param for param in params if not isinstance(param.default, Injected)]
         self.step = step
         self.names = tuple(param.name for param in given)
@@ -126,7 +125,7 @@ class Binder:
             for param in given
             if param.default is not param.empty
         }
-        self._positions = tuple(param.name for param in params if param.kind in _BY_POSITION)
+        self._positions = tuple(param.name for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD))
         self._frame = {name: self.defaults.get(name, _MISSING) for name in self.names}
         self._fresh = tuple(name for name, default in self.defaults.items() if not isinstance(default, _FIXED))
 
@@ -225,21 +224,37 @@ class Selector:
         return found
 
 
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function. Raises TypeError, ValueError where it has none that can be read."""
+    import inspect
+
+    return inspect.signature(fn)
+
+
 def select(fn: Callable[..., Any]) -> Selector:
     """Compile what a callback declares; one with ``**kwargs`` gets everything that is offered."""
-    return Selector(inspect.signature(fn))
+    return Selector(signature_of(fn))
 
 
 # ---------------------------------------------------------------- what a function is, and may not be
 
 
+def is_variadic(param: inspect.Parameter) -> bool:
+    """Whether a param is ``*args`` or ``**kwargs``."""
+    return param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD)
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling `fn` makes a coroutine: a function, a partial of one, or an object with such a ``__call__``."""
+    import inspect
+
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def is_generator(fn: Callable[..., Any]) -> bool:
     """Whether calling `fn` makes a generator, sync or async."""
+    import inspect
+
     return any(
         inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code)
         for code in (fn, type(fn).__call__)
@@ -254,11 +269,10 @@ def function_name(fn: object) -> str | None:
 
 def variadic_faults(signature: inspect.Signature) -> list[str]:
     """``*args`` and ``**kwargs`` of what is stored by name, as half-sentences."""
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return [
-        f"takes {stars[param.kind]}{param.name}: declare each parameter by name, they are stored by it"
+        f"takes {'*' if param.kind is param.VAR_POSITIONAL else '**'}{param.name}: declare each parameter by name, they are stored by it"
         for param in signature.parameters.values()
-        if param.kind in _VARIADIC
+        if is_variadic(param)
     ]
 
 
@@ -282,6 +296,8 @@ def signature_faults(signature: inspect.Signature, *, compensates: bool = False)
 def validate_task_signature(fn: Callable[..., Any], name: str | None = None) -> list[str]:
     """Every fault of a task function's signature, one sentence each; empty when there is none."""
     where = f"task {name or function_name(fn) or repr(fn)!r}"
+    import inspect
+
     if not callable(fn):
         return [f"{where}: cannot be called; a task is a function"]
     if is_generator(fn):
@@ -338,6 +354,8 @@ class _One:
 def _resolve_each(carrier: Any, unresolved: list[str]) -> dict[str, Any]:
     """One annotation at a time, so that one bad one does not cost the others."""
     from typing import get_type_hints
+
+    import inspect
 
     scope = getattr(inspect.unwrap(carrier), "__globals__", {})
     found: dict[str, Any] = {}

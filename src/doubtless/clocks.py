@@ -21,6 +21,9 @@ class Clock(Protocol):
     def pause(self, seconds: float, stop: threading.Event | None) -> None:
         """Wait that long, or until `stop` is set."""
 
+    async def apause(self, seconds: float) -> None:
+        """Wait that long, or less, without blocking the event loop."""
+
 
 class SystemClock:
     """The operating system's clocks. `boot_id` identifies this boot, so that boot times of two are never compared."""
@@ -39,3 +42,8 @@ class SystemClock:
             time.sleep(seconds)
         else:
             stop.wait(seconds)
+
+    async def apause(self, seconds: float) -> None:
+        import asyncio
+
+        await asyncio.sleep(seconds)

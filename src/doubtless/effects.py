@@ -7,7 +7,6 @@ deploy has left open (rule 10).
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
@@ -27,6 +26,7 @@ from .binding import (
     resolve_hints,
     select,
     signature_faults,
+    signature_of,
     validate_task_signature,
 )
 from .canonical import encode
@@ -35,6 +35,8 @@ from .errors import StepTableError, UnknownStep, UsageError
 from .events import Effect
 
 if TYPE_CHECKING:
+    import inspect
+
     from .restore import DoesNotFit
 
 __all__ = ["OPTIONS", "Policy", "StepDefinition", "StepTable", "define", "tighten", "validate_task_signature"]
@@ -408,7 +410,7 @@ class _Reading:
             self.fault(f"{option} is {fn!r}: say the function itself")
             return None, None
         try:
-            signature = inspect.signature(fn)
+            signature = signature_of(fn)
         except (TypeError, ValueError):
             self.fault(f"{option}: the signature of {name} cannot be read: wrap it in a def that names its parameters")
             return None, None
@@ -504,7 +506,7 @@ def _signature(reading: _Reading, fn: Any) -> inspect.Signature | None:
         if is_generator(fn):
             reading.fault("is a generator: return the result instead of yielding it")
         try:
-            return inspect.signature(fn)
+            return signature_of(fn)
         except (TypeError, ValueError):
             reading.fault("its signature cannot be read: wrap it in a def that names its parameters")
     return None

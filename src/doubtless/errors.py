@@ -62,6 +62,29 @@ class NotCanonical(UsageError):
     code = "not_canonical"
 
 
+class DoesNotFit(UsageError):
+    """A value does not fit its annotation.
+
+    Shapes: `where` is the place below the value (``"[3].amount"``; ``""`` for the value itself), `expected` the annotation
+    as written (``"int"``), `got` what came, by its type and never by its content (``"str"``).
+    """
+
+    code = "does_not_fit"
+
+    def __init__(self, where: str, expected: str, got: str) -> None:
+        self.where = where
+        self.expected = expected
+        self.got = got
+        super().__init__(f"{where or 'the value'}: expected {expected}, got {got}", where=where, expected=expected, got=got)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DoesNotFit, (self.where, self.expected, self.got))
+
+    def within(self, place: str) -> DoesNotFit:
+        """The same misfit, seen from further out: ``within("output")`` makes ``[3].amount`` to ``output[3].amount``."""
+        return DoesNotFit(place + self.where, self.expected, self.got).with_traceback(self.__traceback__)
+
+
 class OutsideTask(UsageError):
     """A step was called outside a task, inside another step, or from a stray thread or `asyncio.Task`."""
 

@@ -7,7 +7,7 @@ The closed sets below are repeated by CHECK constraints in every store and drawn
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple, NewType
@@ -221,7 +221,17 @@ def _hex(value: object) -> str:
     raise TypeError(f"a row holds no {type(value).__name__}")
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_hex, check_circular=False).encode
+def _make_encoder() -> Callable[[Sequence[Any]], str]:
+    """A JSON encoder made once: `JSONEncoder.encode` would make its C half anew for every row."""
+    options = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_hex, check_circular=False)
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return options.encode
+    encode = make(None, _hex, json.encoder.encode_basestring, None, ":", ",", False, False, False)  # type: ignore[attr-defined]
+    return lambda row: "".join(encode(row, 0))
+
+
+_encode = _make_encoder()
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 """JSON of `data` and `error` columns: plain JSON values only."""
 
@@ -235,10 +245,10 @@ def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> lis
     """Give drafts the places after `last_seq` and chain them: gapless, each with the hash of the one before."""
     sealed: list[Event] = []
     for event in drafts:
+        if sealed:
+            last_hash = row_hash(sealed[-1])
         last_seq += 1
-        event = event._replace(event_seq=last_seq, prev_hash=last_hash)
-        last_hash = row_hash(event)
-        sealed.append(event)
+        sealed.append(Event._make((event[0], last_seq, *event[2:-1], last_hash)))
     return sealed
 
 

@@ -19,6 +19,7 @@ from .canonical import encode, idempotency_key, input_hash
 from .binding import is_async
 from .effects import Policy, StepDefinition, tighten
 from .errors import (
+    DoesNotFit,
     DoubtlessError,
     Frozen,
     Moved,
@@ -36,7 +37,6 @@ from .fold import StepRecord
 from .log import Settled, TaskLog
 from .outcomes import Found, NoEffect, Outcome, Pending, Several, Unclear, classify_raised, classify_returned, read_answer
 from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, counts, decide
-from .restore_plans import DoesNotFit
 from .secrets import Secret, Vault
 from .store.base import Blob, Store
 
@@ -65,35 +65,54 @@ class Frame:
         self.overran: Callable[[Outcome], None] = lambda outcome: None  # records that the call was given up
 
 
-class Invoke(NamedTuple):
+class Invoke:
     """Ask the driver to call user code; it answers with `Returned`, `Raised` or `Overran`."""
 
-    fn: Callable[..., Any]
-    kwargs: dict[str, Any]
-    timeout_us: int
-    frame: Frame
+    __slots__ = ("fn", "frame", "kwargs", "timeout_us")
+
+    def __init__(self, fn: Callable[..., Any], kwargs: dict[str, Any], timeout_us: int, frame: Frame) -> None:
+        self.fn = fn
+        self.kwargs = kwargs
+        self.timeout_us = timeout_us
+        self.frame = frame
 
 
-class Wait(NamedTuple):
+class Wait:
     """Ask the driver to wait until this time of the store's clock, or until the log moves."""
 
-    until: int
-    why: str
+    __slots__ = ("until", "why")
+
+    def __init__(self, until: int, why: str) -> None:
+        self.until = until
+        self.why = why
 
 
-class Returned(NamedTuple):
-    value: Any
+class Returned:
+    """The call returned a value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
-class Raised(NamedTuple):
-    error: BaseException
-    running: bool = False
+class Raised:
+    """The call raised; `running`: it still runs, in a thread or task left behind."""
+
+    __slots__ = ("error", "running")
+
+    def __init__(self, error: BaseException, running: bool = False) -> None:
+        self.error = error
+        self.running = running
 
 
-class Overran(NamedTuple):
+class Overran:
     """The call took longer than its timeout; `running`: it still does, in a thread or task left behind."""
 
-    running: bool
+    __slots__ = ("running",)
+
+    def __init__(self, running: bool) -> None:
+        self.running = running
 
 
 Request = Invoke | Wait
@@ -101,23 +120,48 @@ Reply = Returned | Raised | Overran | None
 StepLoop = Generator[Request, Reply, Any]
 
 
-class Runtime(NamedTuple):
-    """What a run works with: the parts that `app.py` has put together."""
+class Runtime:
+    """What a run works with: the parts that `app.py` has put together.
 
-    store: Store
-    content: Content
-    namespace: bytes
-    find: Callable[[str], StepDefinition | None]
-    known: Callable[[], Collection[str]]
-    """The names of all steps and tasks: whether a registered compensation still exists."""
-    vault: Vault
-    monotonic: Callable[[], float]
-    pause: Callable[[float, threading.Event | None], None]
-    case_opened: Callable[[str], None]
-    patience: float
-    """Seconds for which a result that the store does not take is kept and offered again, before it is spilled."""
-    kept: dict[str, list[Event]]
-    """Results by task that could not even be spilled: they live as long as this process does."""
+    `known`: the names of all steps and tasks, to see whether a registered compensation still exists. `patience`:
+    seconds for which a result that the store does not take is offered again, before it is spilled. `kept`: results
+    by task that could not even be spilled; they live as long as this process does.
+    """
+
+    __slots__ = (
+        "apause", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience", "pause",
+        "store", "vault",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        content: Content,
+        namespace: bytes,
+        find: Callable[[str], StepDefinition | None],
+        known: Callable[[], Collection[str]],
+        vault: Vault,
+        monotonic: Callable[[], float],
+        pause: Callable[[float, threading.Event | None], None],
+        apause: Callable[[float], Awaitable[None]],
+        invoke: Callable[[Callable[..., Any], dict[str, Any]], Any],
+        case_opened: Callable[[str], None],
+        patience: float,
+    ) -> None:
+        self.store = store
+        self.content = content
+        self.namespace = namespace
+        self.find = find
+        self.known = known
+        self.vault = vault
+        self.monotonic = monotonic
+        self.pause = pause
+        self.apause = apause
+        self.invoke = invoke
+        self.case_opened = case_opened
+        self.patience = patience
+        self.kept: dict[str, list[Event]] = {}
 
 
 class Run(Protocol):
@@ -157,12 +201,15 @@ current: contextvars.ContextVar[Run | Frame | None] = contextvars.ContextVar("do
 # ---------------------------------------------------------------- the loop
 
 
-class Input(NamedTuple):
+class Input:
     """Bound params in their stored form: `text` is what is stored and sent, `key_text` what is hashed."""
 
-    text: str
-    key_text: str
-    digest: bytes
+    __slots__ = ("digest", "key_text", "text")
+
+    def __init__(self, text: str, key_text: str, digest: bytes) -> None:
+        self.text = text
+        self.key_text = key_text
+        self.digest = digest
 
 
 def prepare(runtime: Runtime, definition: StepDefinition, params: Mapping[str, Any]) -> Input:
@@ -411,6 +458,7 @@ def _circumstances(definition: StepDefinition, run: Run, path: str) -> dict[str,
         "classify": definition.classify,
         "uncertain_before": any(a.outcome == "unknown" for a in earlier),
         "handle_recorded": record is not None and bool(record.handles),
+        "mask": run.runtime.vault.mask,
     }
 
 
@@ -619,7 +667,7 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     if isinstance(reply, Returned):
         answer = read_answer(reply.value)
     elif isinstance(reply, Raised):
-        answer = Unclear(f"the query raised {type(reply.error).__name__}: {reply.error}"[:500])
+        answer = Unclear(runtime.vault.mask(f"the query raised {type(reply.error).__name__}: {reply.error}")[:500])
     else:
         answer = Unclear(f"the query did not answer within {policy.timeout_us / 1e6:g} s")
     try:
@@ -651,7 +699,7 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
     kind = type(answer).__name__.lower() if not isinstance(answer, NoEffect) else "no_effect"
     why = runtime.vault.mask(str(getattr(answer, "why", "") or getattr(answer, "note", "") or ""))
     data: dict[str, Any] = {"answer": kind}
-    again = pending_us(answer)
+    again = answer.look_again_us if isinstance(answer, Pending) else None
     number = record.attempts[-1].number if record.attempts else 0
     if kind == "absent" and record.handles:
         why = why or "a handle is recorded: an absence is no proof"
@@ -682,15 +730,6 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
     run.log.append(row, *settled, *closing, blobs=output.blobs)
     if output.fault is not None:
         raise open_output_case(run, record.path)
-
-
-def pending_us(answer: Any) -> int | None:
-    """When a pending answer wants to be asked again, in microseconds."""
-    if not isinstance(answer, Pending) or answer.look_again is None:
-        return None
-    from .durations import parse_duration
-
-    return parse_duration(answer.look_again)
 
 
 # ---------------------------------------------------------------- ends
@@ -812,7 +851,7 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
 
 
 def invoke(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """The one place where user code is called."""
+    """The one place where user code is called; `doubtless.testing` puts its own around it."""
     return fn(**kwargs)
 
 
@@ -841,7 +880,7 @@ def call_here(run: Run, request: Invoke) -> Reply:
     run.frame = frame
     token = current.set(frame)
     try:
-        value = invoke(request.fn, request.kwargs)
+        value = run.runtime.invoke(request.fn, request.kwargs)
         if type(value) not in PLAIN and hasattr(value, "__await__"):
             if hasattr(value, "close"):
                 value.close()
@@ -903,7 +942,7 @@ async def await_time(run: Run, request: Wait) -> None:
         left = request.until - run.runtime.store.now().wall
         if left <= 0 or run.log.refresh():
             return
-        await asyncio.sleep(min(left / 1e6, 0.25))
+        await run.runtime.apause(min(left / 1e6, 0.25))
     run.check()
 
 
@@ -961,7 +1000,7 @@ async def give_up(call: Any, frame: Frame, threaded: bool) -> Returned | None:
 
 
 async def _awaited(request: Invoke) -> Any:
-    value = invoke(request.fn, request.kwargs)
+    value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
     return await value if isinstance(value, Awaitable) else value
 
 
@@ -985,7 +1024,7 @@ def in_thread(request: Invoke, context: contextvars.Context) -> Any:
 
     def work() -> None:
         try:
-            reply: Returned | Raised = Returned(context.run(invoke, request.fn, request.kwargs))
+            reply: Returned | Raised = Returned(context.run(request.frame.run.runtime.invoke, request.fn, request.kwargs))
         except BaseException as error:
             reply = Raised(error)
         with request.frame.run.lock:

@@ -13,12 +13,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from inspect import iscoroutine
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from .clients import Verdict, is_response, judge, judge_response
 from .durations import parse_duration
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .clients import Verdict
 
 Wait = float | str | timedelta | None
 """``30`` (seconds), ``"PT30S"``, ``"30"`` or a `timedelta`; None: the step's own backoff."""
@@ -211,6 +212,8 @@ def classify_raised(
         signal = _asked(classify, exc)
     if signal is not None:
         return _finish(*_of_signal(signal), uncertain_before, handle_recorded, mask)
+    from .clients import judge  # here and below: loaded when the first call gives no output
+
     verdict = _for_whole_step(_judged(judge, exc), single_request)
     return _finish(verdict, _text_of(exc), uncertain_before, handle_recorded, mask)
 
@@ -244,6 +247,8 @@ def classify_returned(
     signal = _asked(classify, value) if classify is not None else None
     if signal is not None:
         return _finish(*_of_signal(signal), uncertain_before, handle_recorded, mask)
+    from .clients import is_response, judge_response
+
     if not is_response(value):
         return None
     verdict = _judged(judge_response, value)
@@ -275,7 +280,7 @@ def _asked(classify: Classify, subject: object) -> Signal | None:
     signal = _signal(said)
     if said is None or signal is not None:
         return signal
-    if iscoroutine(said):
+    if hasattr(said, "__await__") and hasattr(said, "close"):
         said.close()
     allowed = "NotSent, Rejected, Unknown or None"
     return Unknown("ClassifyFailed", f"classify returned {_type_name(said)}, not {allowed}, about {_type_name(subject)}")
@@ -283,6 +288,8 @@ def _asked(classify: Classify, subject: object) -> Signal | None:
 
 def _of_signal(signal: Signal) -> tuple[Verdict, str]:
     """Read with defaults: a subclass may have an `__init__` of its own."""
+    from .clients import Verdict
+
     wait = getattr(signal, "retry_after", None)
     wait_read = wait_us(wait)
     note = "its retry_after cannot be read as a wait" if wait is not None and wait_read is None else ""
@@ -299,6 +306,8 @@ def _judged(by: Callable[[Any], Verdict], subject: object) -> Verdict:
     try:
         return by(subject)
     except Exception as failure:  # noqa: BLE001 - an attribute of a foreign class may raise anything
+        from .clients import Verdict
+
         return Verdict("unknown", type(subject).__name__, f"could not be read: {type(failure).__name__}")
 
 
@@ -337,9 +346,11 @@ def read_answer(value: object) -> Found | Several | Pending | Absent | Unclear |
         return Absent()
     held = value.output if isinstance(value, Found) else value
     if hasattr(held, "__await__"):
-        if iscoroutine(held):
+        if hasattr(held, "close"):
             held.close()
         return Unclear(f"the query returned {_type_name(held)} that was not awaited; await it, or make the query async")
+    from .clients import is_response
+
     if is_response(held):
         return Unclear(f"the query returned {_type_name(held)} instead of its content; return Found(response.json()) or None")
     if isinstance(value, (Found, Several, Pending, Absent, Unclear, NoEffect)):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import canonical
 from .durations import parse_duration
-from .errors import DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
+from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Instant, Kind, TaskStatus, draft
 from .fold import fold_steps
 from .log import TaskLog
-from .restore_plans import DoesNotFit
 from .store.base import Head
 from .tasks import Ending, TaskRun
 

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 import pytest
-
 from examples.reconciliation import client, generate, match, naive
 from examples.reconciliation.load import (
     ORDER_COLUMNS,
@@ -65,16 +64,21 @@ def test_one_seed_gives_the_same_bytes_in_any_interpreter(tmp_path: Path) -> Non
 def test_the_files_hold_the_mess_of_the_real_thing(tmp_path: Path) -> None:
     made = generate.write(tmp_path, 3)
     entries, orders = load_statement(tmp_path / "statement.csv"), load_orders(tmp_path / "orders.csv")
-    assert len(entries) >= 500 and len(orders) >= 500
-    assert made.orders.startswith(b"\xef\xbb\xbf") and not made.statement.startswith(b"\xef\xbb\xbf")
+    assert len(entries) >= 500
+    assert len(orders) >= 500
+    assert made.orders.startswith(b"\xef\xbb\xbf")
+    assert not made.statement.startswith(b"\xef\xbb\xbf")
     text = made.statement.decode()
     assert all(sample in text for sample in ("深圳市", "ＳＯ－", '"Müller, Söhne & Co. KG"', "货款"))
-    assert any("\n" in entry.reference for entry in entries) and any("," in order.customer for order in orders)
+    assert any("\n" in entry.reference for entry in entries)
+    assert any("," in order.customer for order in orders)
     assert {entry.currency for entry in entries} == set(NOTATIONS)
     assert {entry.type for entry in entries} == {"payment", "card", "wire", "refund", "reversal", "fee"}
-    assert any(entry.fee for entry in entries) and any(entry.booked_on != entry.value_date for entry in entries)
+    assert any(entry.fee for entry in entries)
+    assert any(entry.booked_on != entry.value_date for entry in entries)
     assert any(count > 1 for count in Counter(entry.bank_ref for entry in entries).values())
-    assert any(order.kind == "credit" for order in orders) and any(order.status == "cancelled" for order in orders)
+    assert any(order.kind == "credit" for order in orders)
+    assert any(order.status == "cancelled" for order in orders)
     euros = next(entry for entry in entries if entry.currency == "EUR" and entry.amount > 1000)
     dollars = next(entry for entry in entries if entry.currency == "USD" and entry.amount > 1000)
     for entry in (euros, dollars):
@@ -128,17 +132,18 @@ def test_each_tolerance_of_the_matcher_is_needed(tmp_path: Path, monkeypatch: py
     for damage in damages:
         assert match.match([damage(entry) for entry in entries], orders, made.day) != right
     assert found_in(tmp_path, made) == list(made.truth)
-    assert WIRE_CHARGES.keys() == NOTATIONS.keys() and GRACE > timedelta(0)
+    assert WIRE_CHARGES.keys() == NOTATIONS.keys()
+    assert GRACE > timedelta(0)
 
 
 def test_a_refund_of_another_amount_than_its_credit_note_is_a_difference(tmp_path: Path) -> None:
     made = generate.write(tmp_path, 2)
     entries, orders = load_statement(tmp_path / "statement.csv"), load_orders(tmp_path / "orders.csv")
-    credits = [order.document_id for order in orders if order.kind == "credit"]
+    notes = [order.document_id for order in orders if order.kind == "credit"]
     place, refund = next(
         (place, entry)
         for place, entry in enumerate(entries)
-        if entry.type == "refund" and any(credit in entry.reference for credit in credits)
+        if entry.type == "refund" and any(note in entry.reference for note in notes)
     )
     entries[place] = replace(refund, amount=refund.amount - 1)
     extra = [each for each in match.match(entries, orders, made.day) if each["kind"] == "wrong_refund"]
@@ -167,7 +172,8 @@ def faults_of(tmp_path: Path, data: bytes, load: Callable[[Path], object] = load
     with pytest.raises(BadInput) as caught:
         load(path)
     for row in caught.value.rows:
-        assert row.file == str(path) and str(row) in str(caught.value)
+        assert row.file == str(path)
+        assert str(row) in str(caught.value)
     return caught.value.rows
 
 
@@ -175,7 +181,8 @@ def test_amounts_are_exact_and_read_by_their_currency(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_bytes(statement_of(ENTRY))
     (tmp_path / "o.csv").write_bytes(b"\xef\xbb\xbf" + orders_of(ORDER))
     [entry], [order] = load_statement(tmp_path / "s.csv"), load_orders(tmp_path / "o.csv")
-    assert entry.amount == order.amount == Decimal("1234.50") and entry.value_date == date(2026, 11, 1)
+    assert entry.amount == order.amount == Decimal("1234.50")
+    assert entry.value_date == date(2026, 11, 1)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +224,8 @@ def test_a_bad_row_is_named_by_file_line_and_column(tmp_path: Path, column: str,
     bad = ENTRY.replace(old, new, 1)
     assert bad != ENTRY
     [fault] = faults_of(tmp_path, statement_of(good, "", bad))
-    assert (fault.line, fault.column) == (4, column) and says in fault.problem
+    assert (fault.line, fault.column) == (4, column)
+    assert says in fault.problem
 
 
 def test_lines_are_those_of_the_file_also_after_quoted_line_breaks(tmp_path: Path) -> None:
@@ -259,7 +267,8 @@ def test_all_bad_rows_of_both_files_are_listed_in_one_error(tmp_path: Path) -> N
 )
 def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path, data: bytes, line: int, says: str) -> None:
     faults = faults_of(tmp_path, data)
-    assert faults[-1].line == line and says in faults[-1].problem
+    assert faults[-1].line == line
+    assert says in faults[-1].problem
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -339,12 +348,16 @@ def test_a_lost_reply_can_be_held_back_until_the_clock_is_turned(outside: Outsid
         "import sys; from examples.reconciliation import client\n"
         "client.create_sheet(sys.argv[1], difference={'id': 'D'}, run='r', reference='k', timeout=60)"
     )
-    caller = subprocess.Popen([sys.executable, "-c", program, outside.url], env=environment(), stderr=subprocess.PIPE)
-    assert outside.wait_for("sheet")
-    assert caller.poll() is None  # it waits for the reply, and could be killed in this very moment
-    outside.advance(3600)
-    _, errors = caller.communicate(timeout=20)
-    assert caller.returncode == 1 and b"RemoteDisconnected" in errors
+    with subprocess.Popen([sys.executable, "-c", program, outside.url], env=environment(), stderr=subprocess.PIPE) as caller:
+        try:
+            assert outside.wait_for("sheet")
+            assert caller.poll() is None  # it waits for the reply, and could be killed in this very moment
+            outside.advance(3600)
+            _, errors = caller.communicate(timeout=20)
+        finally:
+            caller.kill()
+    assert caller.returncode == 1
+    assert b"RemoteDisconnected" in errors
 
 
 def test_the_search_lags_by_the_servers_clock(outside: Outside) -> None:
@@ -403,12 +416,12 @@ def test_a_processed_approval_can_no_longer_be_withdrawn(outside: Outside) -> No
 
 
 def test_a_withdrawal_counts_once_and_an_approval_needs_open_sheets(outside: Outside) -> None:
-    id = sheet(outside)["id"]
+    made = sheet(outside)["id"]
     for _ in range(2):
-        assert client.withdraw_sheet(outside.url, id)["status"] == "withdrawn"
+        assert client.withdraw_sheet(outside.url, made)["status"] == "withdrawn"
     assert outside.effects("sheet_withdrawal") == 1
     with pytest.raises(HTTPError, match="422") as caught:
-        client.submit_approval(outside.url, run="r", sheets=[id])
+        client.submit_approval(outside.url, run="r", sheets=[made])
     caught.value.close()
     assert outside.effects("approval") == 0
 
@@ -467,7 +480,8 @@ def test_counts_survive_the_servers_death(tmp_path: Path) -> None:
 def test_the_server_leaves_with_whoever_started_it(tmp_path: Path, how: str) -> None:
     command = [sys.executable, "-m", "examples.reconciliation.server", "--db", str(tmp_path / "office.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as server:
-        assert server.stdin is not None and server.stdout is not None
+        assert server.stdin is not None
+        assert server.stdout is not None
         url = f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}"
         # A request that waits on the server's clock does not hold the server back.
         client.call(url, "POST", "/_control", {"path": "/chat/messages", "fault": "delay", "delay_s": 3600}, timeout=5)
@@ -485,6 +499,7 @@ def test_a_plain_retry_loop_makes_two_of_it(tmp_path: Path, outside: Outside) ->
     outside.fault("/adjustments", "lose_reply")
     outside.fault("/approvals", "lose_reply")
     naive.reconcile(outside.url, "r", made.day, tmp_path / "statement.csv", tmp_path / "orders.csv")
-    assert outside.most_per_subject("sheet") == 2 and outside.effects("sheet") == len(made.truth) + 1
+    assert outside.most_per_subject("sheet") == 2
+    assert outside.effects("sheet") == len(made.truth) + 1
     assert outside.effects("approval") == 2
     assert (outside.effects("message"), outside.effects("closing")) == (1, 1)

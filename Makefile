@@ -1,0 +1,47 @@
+# Everything that a fresh machine needs is installed by these targets: Python 3.11 or newer and make are enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2
+SEEDS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types bench prove docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## make .venv with the package and the tools for its tests
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $(STAMP)
+
+demo: setup ## the accident, and the same work with Doubtless: under a minute, no questions
+	$(BIN)/doubtless demo
+
+test: setup lint types ## lint, types and all tests, slow proofs in their short form
+	$(PYTEST)
+
+lint: setup ## ruff, and the layers of the imports
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+
+types: setup ## mypy --strict over the package and over user code as the docs show it
+	$(BIN)/mypy
+
+bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/bench.py
+
+prove: setup ## the whole matrix and the whole kill sweep
+	$(PYTEST) -m "prove or not prove"
+
+docs: setup ## write what the docs take from the code
+	$(BIN)/python -m doubtless.cli._docs
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,277 @@
+"""Who is alive: dead owners are taken over at once, living ones (a paused one too) never."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+
+import pytest
+from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, intended, parked
+
+from doubtless.errors import StaleEpoch, TaskBusy
+from doubtless.events import Kind, draft
+from doubtless.store.sqlite import SqliteStore
+
+StartChild = Callable[..., Child]
+
+
+def test_a_claim_of_a_free_task_writes_no_row(begin: Begin, store: SqliteStore) -> None:
+    w = begin()
+    assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED]
+    head = store.head("recon-1")
+    assert head is not None and head.epoch == w.epoch and head.status == "ready"
+    assert store.owner_alive(head.owner)
+
+
+def test_every_claim_has_an_epoch_of_its_own(begin: Begin, store: SqliteStore) -> None:
+    w = begin()
+    epochs = {w.epoch}
+    for _ in range(20):
+        store.release("recon-1", max(epochs, key=lambda e: store.head("recon-1").epoch == e))  # type: ignore[union-attr]
+        epochs.add(store.claim("recon-1").epoch)
+    assert len(epochs) == 21
+
+
+def test_the_task_of_a_killed_process_is_taken_over_with_a_row(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+    one = child("claim", "recon-1", "1")
+    _, pid, epoch = one.hear().split()
+    before = store.head("recon-1")
+    assert before is not None and store.owner_alive(before.owner)
+    os.kill(int(pid), signal.SIGKILL)
+    one.process.wait()
+    assert not store.owner_alive(before.owner)
+    claim = store.claim("recon-1")
+    assert claim.takeover and claim.epoch != int(epoch) and claim.head.status == "running"
+    row = store.last("recon-1")
+    assert row is not None and (row.kind, row.epoch) == (Kind.TASK_CLAIMED, claim.epoch)
+    assert row.details == {"owner": claim.head.owner, "was": before.owner}
+    Writer(store, "recon-1", claim).append(intended("recon-1", clock(), claim.epoch, 2))
+    assert store.verify() == []
+
+
+def test_the_task_of_a_living_process_is_busy_and_it_says_how_to_end_it(store: SqliteStore, child: StartChild) -> None:
+    one = child("claim", "recon-1")
+    _, pid, _ = one.hear().split()
+    with pytest.raises(TaskBusy) as caught:
+        store.claim("recon-1")
+    said = str(caught.value)
+    assert f"process {pid}" in said and "child.py" in said and socket.gethostname() in said and f"kill {pid}" in said
+    assert caught.value.context["pid"] == int(pid) and caught.value.context["since"] > 1_700_000_000_000_000
+    assert len(store.rows("recon-1")) == 1
+
+
+def test_the_task_of_a_stopped_process_is_busy_and_it_says_how_to_wake_it(store: SqliteStore, child: StartChild) -> None:
+    one = child("claim", "recon-1")
+    pid = int(one.hear().split()[1])
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    with pytest.raises(TaskBusy) as caught:
+        store.claim("recon-1")
+    assert f"kill -CONT {pid}" in str(caught.value) and "it is stopped" in str(caught.value)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_process_that_ended_normally_leaves_no_lock_file_but_what_it_had_is_taken_over(
+    store: SqliteStore, child: StartChild
+) -> None:
+    one = child("claim", "recon-1")
+    one.hear()
+    one.say()
+    assert one.process.wait() == 0
+    claim = store.claim("recon-1")
+    assert claim.takeover
+    assert os.listdir(store.path + ".owners") == [claim.head.owner]
+
+
+def test_two_stores_of_one_process_do_not_share_a_task(begin: Begin, make_store: MakeStore) -> None:
+    w = begin()
+    other = make_store()
+    with pytest.raises(TaskBusy) as caught:
+        other.claim("recon-1")
+    assert "this process" in str(caught.value)
+    w.store.release("recon-1", w.epoch)
+    assert not other.claim("recon-1").takeover
+
+
+def test_of_many_threads_that_claim_one_task_one_gets_it(store: SqliteStore, make_store: MakeStore, clock: TurnClock) -> None:
+    store.accept(accepted("recon-1", clock()))
+    stores = [make_store() for _ in range(4)]
+    results: list[str] = []
+
+    def claim(store: SqliteStore) -> None:
+        try:
+            store.claim("recon-1")
+            results.append("got it")
+        except TaskBusy:
+            results.append("busy")
+
+    threads = [threading.Thread(target=claim, args=(stores[n % 4],)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == ["busy"] * 15 + ["got it"]
+    assert len(store.rows("recon-1")) == 1
+
+
+def test_a_closed_store_keeps_the_lock_while_a_thread_has_a_task(begin: Begin, make_store: MakeStore, clock: TurnClock) -> None:
+    w = begin()
+    make_store().close()
+    w.store.close()
+    head = make_store().head("recon-1")
+    assert head is not None and make_store().owner_alive(head.owner)
+    w.append(intended("recon-1", clock(), w.epoch))
+    w.store.release("recon-1", w.epoch)
+    w.store.close()
+    assert not make_store().owner_alive(head.owner)
+    assert os.listdir(w.store.path + ".owners") == []
+
+
+def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+    one = child("claim", "recon-1")
+    one.hear()
+    one.end()
+    w = Writer(store, "recon-1", store.claim("recon-1"))
+    w.append(draft("recon-1", Kind.TASK_ENDED, clock(), status="done", epoch=w.epoch), keep_owner=True)
+    store._owner.let_go("recon-1", w.epoch)  # its thread is gone, and the release never came
+    before = store.rows("recon-1")
+    claim = store.claim("recon-1")
+    assert not claim.takeover and claim.head.status == "done"
+    assert store.rows("recon-1") == before
+
+
+def test_an_owner_whose_lock_file_was_removed_is_stopped_by_the_next_claim(
+    begin: Begin, store: SqliteStore, child: StartChild, clock: TurnClock
+) -> None:
+    w = begin()
+    for name in os.listdir(store.path + ".owners"):
+        os.unlink(os.path.join(store.path + ".owners", name))
+    assert child("claim", "recon-1").hear().startswith("claimed")
+    with pytest.raises(StaleEpoch):
+        w.append(intended("recon-1", clock(), w.epoch))
+    claim_of_another = Writer(store, "recon-2", _accept_and_claim(store, clock, "recon-2"))
+    head = store.head("recon-2")
+    assert head is not None and store.owner_alive(head.owner) and claim_of_another.epoch == head.epoch
+
+
+def _accept_and_claim(store: SqliteStore, clock: TurnClock, task: str):  # type: ignore[no-untyped-def]
+    store.accept(accepted(task, clock()))
+    return store.claim(task)
+
+
+def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+    children = [child("claim", f"t{n}") for n in range(3)]
+    for one in children:
+        one.hear()
+    children[0].process.kill()
+    children[0].process.wait()
+    claim = _accept_and_claim(store, clock, "recon-1")
+    names = os.listdir(store.path + ".owners")
+    assert len(names) == 3 and claim.head.owner in names
+
+
+# ------------------------------------------------------------ forks
+
+
+def _in_fork(deed: Callable[[], object]) -> str:
+    """Run a deed in a forked child; what it returned or raised."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = str(deed())
+        except BaseException as error:
+            said = type(error).__name__
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return said
+
+
+def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+    w = begin()
+    assert _in_fork(lambda: store.claim("recon-1")) == "TaskBusy"
+    assert _in_fork(lambda: w.append(intended("recon-1", clock(), w.epoch))) == "StaleEpoch"
+    w.append(intended("recon-1", clock(), w.epoch))
+
+
+def test_a_forked_child_opens_a_connection_of_its_own(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+    w = begin()
+    w.append(intended("recon-1", clock(), w.epoch))
+    assert _in_fork(lambda: store.accept(accepted("recon-2", clock()))) == "None"
+    w.append(intended("recon-1", clock(), w.epoch, 2))
+    assert _in_fork(lambda: len(store.rows("recon-1"))) == "3"
+    assert _in_fork(lambda: store.claim("recon-2").takeover) == "False"
+    assert store.claim("recon-2").takeover  # the child ended with os._exit while it owned it
+    assert store.verify() == []
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_its_parents_lock(store: SqliteStore, child: StartChild) -> None:
+    one = child("fork", "recon-1")
+    _, parent, grandchild = one.hear().split()
+    try:
+        os.kill(int(parent), signal.SIGKILL)
+        one.process.wait()
+        assert subprocess.run(["kill", "-0", grandchild], check=False).returncode == 0
+        assert store.claim("recon-1").takeover
+    finally:
+        os.kill(int(grandchild), signal.SIGKILL)
+
+
+def test_forks_under_many_appending_threads_lose_nothing(store: SqliteStore, clock: TurnClock) -> None:
+    def work(name: str) -> None:
+        w = Writer(store, name, _accept_and_claim(store, clock, name))
+        for step in range(1, 60):
+            w.append(intended(name, clock(), w.epoch, step))
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    pids = []
+    for _ in range(8):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                store.heads()
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
+    for thread in threads:
+        thread.join()
+    assert [len(store.rows(f"t{n}")) for n in range(3)] == [60] * 3
+    assert store.verify() == []
+
+
+# ------------------------------------------------------------ several processes at once
+
+
+def test_two_processes_that_append_at_once_both_make_progress(store: SqliteStore, child: StartChild) -> None:
+    names = ["a", "b", "c"]
+    children = [child("append", name, "400") for name in names]
+    assert [one.hear() for one in children] == ["ready"] * 3
+    for one in children:
+        one.say()
+    assert children[0].hear() == "done"
+    done = [len(store.rows(name)) for name in names]
+    assert min(done) > 40, f"one process was starved: {done}"
+    assert [one.hear() for one in children[1:]] == ["done"] * 2
+    assert [len(store.rows(name)) for name in names] == [401] * 3
+    assert store.verify() == []
+
+
+def test_a_parked_task_goes_to_the_next_process(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+    w = Writer(store, "recon-1", _accept_and_claim(store, clock, "recon-1"))
+    w.append(parked("recon-1", clock(), w.epoch))
+    one = child("claim", "recon-1")
+    assert one.hear().startswith("claimed")
+    with pytest.raises(TaskBusy):
+        store.claim("recon-1")
