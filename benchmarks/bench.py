@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
-from floor import Floor
+from floor import Floor, read_back
 
 import doubtless
 from doubtless import Doubtless, injected
@@ -48,15 +48,19 @@ def declare(url: str) -> tuple[Doubtless, dict[str, Any]]:
     """An app with one step of each kind that is measured."""
     app = Doubtless(url)
 
-    @app.step(effect="non_idem_write")
-    def create_adjustment_(difference: dict[str, Any], amount: int, idempotency_key: str = injected()) -> dict[str, Any]:
+    @app.step(effect="non_idem_write", name="create_adjustment")
+    def write(difference: dict[str, Any], amount: int, idempotency_key: str = injected()) -> dict[str, Any]:
         return create_adjustment(difference, amount, idempotency_key)
 
-    @app.step(effect="read")
-    def match_orders_day(difference: dict[str, Any], amount: int) -> dict[str, Any]:
+    @app.step(effect="read", name="match_orders")
+    def read(difference: dict[str, Any], amount: int) -> dict[str, Any]:
         return create_adjustment(difference, amount)
 
-    return app, {"write": create_adjustment_, "read": match_orders_day}
+    @app.step(effect="non_idem_write")
+    def notify(text: str) -> dict[str, Any]:
+        return {"sent": text}
+
+    return app, {"write": write, "read": read, "notify": notify}
 
 
 def per_step(work: Callable[[int], object], count: int) -> float:
@@ -106,35 +110,31 @@ def ratio(what: str, pairs: list[tuple[float, float]], limit: str) -> Row:
 def resume(folder: str, finished: int, rounds: int) -> Row:
     """Resuming a task with so many finished write steps, against reading and decoding the same rows."""
     app, step = declare(f"sqlite:///{folder}/resume-{finished}.db")
-    floor = Floor(f"{folder}/resume-floor-{finished}.db")
     app.store.info()
     unsynced(app)
-    floor.connection.pragma("synchronous", "off")
-    stop = True
+    app.freeze("notify", why="the task stands here: it is resumed again and again")
 
     @app.task
-    def many(steps: int) -> int:
+    def many(steps: int) -> None:
         for i in range(steps):
             step["write"](difference={"order": "A-17", "kind": "missing"}, amount=i)
-        if stop:
-            raise RuntimeError("stands here until the benchmark lets it go")
-        return steps
+        step["notify"](text="done")
 
-    try:
-        app.run(many, TASK_ID, steps=finished)
-    except doubtless.NeedsHuman:
-        pass
-    for i in range(finished):
-        floor.write(TASK_ID, i, "create_adjustment", create_adjustment, difference={"order": "A-17", "kind": "missing"}, amount=i)
+    def run() -> None:
+        try:
+            app.run(many, TASK_ID, steps=finished)
+        except doubtless.TaskFrozen:
+            return
+        raise AssertionError("the task went past the frozen step")
+
+    run()
+    reader = apsw.Connection(f"{folder}/resume-{finished}.db")
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds + 1):
         begun = time.perf_counter()
-        try:
-            app.run(many, TASK_ID, steps=finished)
-        except doubtless.NeedsHuman:
-            pass
+        run()
         middle = time.perf_counter()
-        assert floor.resume(TASK_ID) == finished
+        assert read_back(reader, TASK_ID) == finished
         pairs.append(((middle - begun) / finished * 1e6, (time.perf_counter() - middle) / finished * 1e6))
     return ratio(f"resume with {finished:,} finished write steps, per step", pairs[1:], "≤ 2")
 

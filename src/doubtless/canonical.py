@@ -20,6 +20,7 @@ import math
 import re
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from json.encoder import encode_basestring
 from json.scanner import make_scanner
 from typing import Any, Final, NoReturn, cast
@@ -270,8 +271,16 @@ def idempotency_key(namespace: bytes, task_id: str, path: str, step_name: str, t
 
 
 def _digest(namespace: bytes, text: str, purpose: bytes) -> bytes:
+    digest = _keyed(namespace, purpose).copy()
+    digest.update(text.encode())
+    return digest.digest()
+
+
+@lru_cache(maxsize=16)
+def _keyed(namespace: bytes, purpose: bytes) -> hashlib.blake2b:
+    """A keyed digest of nothing yet: copying it costs half of making it."""
     key = namespace if len(namespace) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.sha256(namespace).digest()
-    return hashlib.blake2b(text.encode(), digest_size=32, key=key, person=purpose).digest()
+    return hashlib.blake2b(digest_size=32, key=key, person=purpose)
 
 
 def content_hash(data: bytes) -> bytes:

@@ -85,33 +85,31 @@ class TaskLog:
 
     def _outline(self) -> int:
         """Fill `settled`; say from which row on the rows are needed whole."""
-        settled = self.settled
-        intents: dict[str, bytes | None] = {}
-        whole: dict[str | None, int] = {}
-        seen = 0
+        settled, open_from = self.settled, {}  # path -> (first row, input hash) of steps that are not settled
+        settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, Settled._make
+        whole, seen = 1 << 62, self.steps_seen
         for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id):
-            if kind == Kind.STEP_SETTLED and path is not None:
-                if whole.pop(path, None) is not None:
-                    digest = intents.pop(path, digest)
-                settled[path] = Settled(name or "", digest, status or "", output, error)
-            elif kind == Kind.STEP_INTENDED and path is not None:
-                intents[path] = digest
-                whole[path] = seq
-            elif kind == Kind.CASE_SETTLED and path in settled and (output is not None or error is not None):
-                settled[path] = settled[path].given(output, error)
-            elif kind == Kind.CASE_SETTLED and path is not None:
-                whole.setdefault(None, seq)
-            elif kind == Kind.RETRY_ALLOWED and path in settled:
-                intents[path] = settled.pop(path).input_hash
-                whole[path] = 1  # rare: its rows may be anywhere
-            elif kind in _WHOLE:
-                whole.setdefault(None, seq)
-            elif path is not None and path not in settled:
-                whole.setdefault(path, seq)
-            if step_seq is not None and step_seq > seen:
+            if kind == intend:
+                open_from[path] = (seq, digest)
+            elif kind == settle:
+                known = open_from.pop(path, None)
+                if known is None or known[1] is None:
+                    settled[path] = make((name, digest, status, output, error))
+                else:
+                    settled[path] = make((name, known[1], status, output, error))
+            elif path in settled:
+                if kind == Kind.CASE_SETTLED and (output is not None or error is not None):
+                    settled[path] = settled[path].given(output, error)
+                elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
+                    open_from[path] = (1, settled.pop(path).input_hash)
+            elif path is not None:
+                open_from.setdefault(path, (seq, None))
+            if kind in _WHOLE:
+                whole = min(whole, seq)
+            elif step_seq is not None and step_seq > seen:
                 seen = step_seq
-        self.steps_seen = max(seen, self.steps_seen)
-        return min(whole.values(), default=1 << 62)
+        self.steps_seen = seen
+        return min([whole, *(first for first, _ in open_from.values())])
 
     def _keep_case(self, row: Event) -> None:
         if row.kind == Kind.CANCEL_REQUESTED:

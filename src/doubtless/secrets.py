@@ -48,6 +48,7 @@ class Vault:
     def __init__(self, resolvers: Mapping[str, Callable[[str], str | None]]) -> None:
         self.resolvers = dict(resolvers)
         self._known: set[str] = set()
+        self.empty = True
 
     def resolve(self, stored: Mapping[str, Any]) -> str:
         """The value behind a stored secret. Raises UsageError when it cannot be had: nothing was sent."""
@@ -66,6 +67,7 @@ class Vault:
     def remember(self, value: str) -> None:
         """Keep this value out of everything that is recorded from now on."""
         if len(value) >= SHORTEST:
+            self.empty = False
             self._known.add(value)
             self._known.add(json.dumps(value, ensure_ascii=False)[1:-1])
 

@@ -78,6 +78,12 @@ def open_and_say(store: SqliteStore) -> None:
     say("ready")
     sys.stdin.readline()
     say(store.info().namespace.hex())
+    store.close()
+
+
+def count(store: SqliteStore, task_id: str) -> None:
+    """Say how many rows the task has."""
+    say(len(store.rows(task_id)))
 
 
 def die_at(store: SqliteStore, point: str, count: str, task_id: str) -> None:
@@ -103,7 +109,7 @@ def die_at(store: SqliteStore, point: str, count: str, task_id: str) -> None:
 
 
 DEEDS: dict[str, Callable[..., None]] = {
-    "claim": claim, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "die": die_at,
+    "claim": claim, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "count": count, "die": die_at,
 }  # fmt: skip
 
 if __name__ == "__main__":

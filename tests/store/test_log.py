@@ -74,6 +74,7 @@ def test_no_statement_of_a_foreign_connection_changes_or_removes_what_is_recorde
     assert blob is not None
     w.append(intended("recon-1", clock(), w.epoch, ref=ref), blobs=(blob,))
     before = store.rows("recon-1")
+    store.close()  # another SQLite in this process would not see its locks
     foreign = sqlite3.connect(store.path)
     foreign.execute("PRAGMA recursive_triggers = OFF")
     with pytest.raises(sqlite3.IntegrityError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -186,7 +187,8 @@ class Link:
     def _shut(self) -> None:
         connection, self._connection, self.cursor = self._connection, None, None
         if connection is not None:
-            connection.close(True)
+            with contextlib.suppress(apsw.Error):  # the copying of pages at the end failed: the WAL keeps them
+                connection.close(True)
 
     def before_fork(self) -> bool:
         """Take the lock and close: SQLite keeps its locks per process, and a child that inherited an open file would

@@ -110,13 +110,21 @@ def _refuse_unwritable(path: str, folder: str) -> None:
 
 
 def read_header(path: str) -> Header | None:
-    """What the file's first bytes say; None when there is no file."""
+    """What the file's first bytes say; None when there is no file.
+
+    Read through SQLite's own file layer: to open and close the file beside it would drop the locks of every
+    connection that this process has on it, and another process could then remove a WAL that is in use.
+    """
     try:
-        with open(path, "rb") as file:
-            head = file.read(100)
-            size = os.fstat(file.fileno()).st_size
-    except FileNotFoundError:
+        file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    except apsw.CantOpenError:
+        if os.path.exists(path):
+            raise
         return None
+    try:
+        head, size = file.xRead(100, 0), file.xFileSize()
+    finally:
+        file.xClose()
     head_ok = len(head) == 100 and head.startswith(b"SQLite format 3\0")
     page = int.from_bytes(head[16:18], "big")
     return Header(

@@ -91,7 +91,7 @@ class Folded:
     def add(self, event: Event, digest: bytes) -> None:
         """Fold one more row; `digest` is its hash."""
         if event.kind == Kind.TASK_ACCEPTED:
-            status = event.status or TaskStatus.READY
+            status = str(event.status or TaskStatus.READY)
             name, asked = event.step_name or "", event.input_hash
             self.heads[event.task_id] = FoldedHead(name, status, asked, None, None, event.event_seq, digest)
         if event.kind == Kind.STORE_RECOVERED:
@@ -118,7 +118,7 @@ class Folded:
         if head is None or (change.only_from and head.status not in change.only_from):
             return
         self.heads[event.task_id] = head._replace(
-            status=change.status, wake_at=change.wake_at, why=change.why, tail_seq=event.event_seq, tail_hash=digest
+            status=str(change.status), wake_at=change.wake_at, why=change.why, tail_seq=event.event_seq, tail_hash=digest
         )
 
 

@@ -1,0 +1,81 @@
+"""A process that can die without the test dying with it.
+
+What a dead process leaves behind is its files. So its store is cut off: whatever a thread of it still asks of the
+store raises `Killed`, and its owner's lock is dropped as the operating system drops it, without a trace in the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..events import Event, Instant
+from ..store.owners import owner_of_process
+
+if TYPE_CHECKING:
+    from ..store.sqlite import SqliteStore
+
+AtAppend = Callable[[Literal["before", "after"], Sequence[Event]], None]
+
+
+class Killed(BaseException):
+    """The process died here (`Harness.kill`). Not an `Exception`: no handler of the code under test may swallow it.
+
+    Meaning: nothing was recorded from that point on, and the task is free for whoever resumes it. Calling `run` again
+    is the restart. `finally` blocks of the code under test did run, which those of a killed process would not.
+    """
+
+
+class MortalStore:
+    """A process's store: the real one, until the process dies. Everything after that raises `Killed`."""
+
+    def __init__(self, store: SqliteStore, at_append: AtAppend) -> None:
+        self._store = store
+        self._at_append = at_append
+        self._lock = threading.RLock()  # whoever dies waits for calls that are under way: each is done or was never begun
+        self._dead: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if not callable(value):
+            return value
+
+        def alive(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._check()
+                return value(*args, **kwargs)
+
+        return alive
+
+    def _check(self) -> None:
+        if self._dead is not None:
+            raise Killed(self._dead)
+
+    def now(self) -> Instant:
+        """The store's clock; a dead process has none."""
+        self._check()
+        return self._store.now()
+
+    def append(self, events: Sequence[Event], **options: Any) -> None:
+        """Append, unless the process dies at this point, before or after."""
+        self._check()
+        self._at_append("before", events)
+        with self._lock:
+            self._check()
+            self._store.append(events, **options)
+        self._at_append("after", events)
+
+    def close(self) -> None:
+        """Close the store; what is dead is closed already."""
+        with self._lock:
+            if self._dead is None:
+                self._store.close()
+
+    def die(self, why: str) -> None:
+        """Cut the process off, and drop its owner's lock: the file stays, as a killed process leaves it."""
+        with self._lock:
+            if self._dead is None:
+                self._dead = why
+                owner_of_process(self._store.path + ".owners").forsake()
+                self._store.close()
