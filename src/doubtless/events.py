@@ -227,7 +227,7 @@ def _make_encoder() -> Callable[[Sequence[Any]], str]:
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
         return options.encode
-    encode = make(None, _hex, json.encoder.encode_basestring, None, ":", ",", False, False, False)  # type: ignore[attr-defined]
+    encode = make(None, _hex, json.encoder.encode_basestring, None, ":", ",", False, False, False)
     return lambda row: "".join(encode(row, 0))
 
 

@@ -85,10 +85,15 @@ class TaskLog:
 
     def _outline(self) -> int:
         """Fill `settled`; say from which row on the rows are needed whole."""
-        settled, open_from = self.settled, {}  # path -> (first row, input hash) of steps that are not settled
+        settled = self.settled
+        open_from: dict[str, tuple[int, bytes | None]] = {}  # of steps that are not settled: their first row, input hash
         settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, Settled._make
         whole, seen = 1 << 62, self.steps_seen
         for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id):
+            if path is None:
+                if kind in _WHOLE:
+                    whole = min(whole, seq)
+                continue
             if kind == intend:
                 open_from[path] = (seq, digest)
             elif kind == settle:
@@ -102,7 +107,7 @@ class TaskLog:
                     settled[path] = settled[path].given(output, error)
                 elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
                     open_from[path] = (1, settled.pop(path).input_hash)
-            elif path is not None:
+            else:
                 open_from.setdefault(path, (seq, None))
             if kind in _WHOLE:
                 whole = min(whole, seq)

@@ -17,8 +17,8 @@ from enum import Enum
 from typing import Any, Final
 
 from . import restore_plans as plans
-from .errors import UsageError
-from .restore_plans import ANYTHING, DoesNotFit, Plan
+from .errors import DoesNotFit, UsageError
+from .restore_plans import ANYTHING, Plan
 
 __all__ = ["DoesNotFit", "restorer"]
 

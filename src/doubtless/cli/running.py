@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from ..app import Doubtless
-from ..canonical import NotCanonical, encode
-from ..errors import StepTableError, TaskFrozen, UsageError
+from ..canonical import encode
+from ..errors import NotCanonical, StepTableError, TaskFrozen, UsageError
 from .exits import FAILED, FROZEN, NEEDS_HUMAN, OK, STORE, Unexpected
 from .group import Invocation, common, target_argument
 from .loading import load_app, read_params, task_named
@@ -125,8 +125,13 @@ def ready(app: Doubtless) -> Doubtless:
     return app
 
 
-def carried(called: Invocation, app: Doubtless, task_id: str, go: Callable[[], Any]) -> int:
-    """Run a task with progress, print its output, and say of a signal what it left in doubt."""
+def carried(
+    called: Invocation, app: Doubtless, task_id: str, go: Callable[[], Any], before: Mapping[str, Any] | None = None
+) -> int:
+    """Run a task with progress, print its output, and say of a signal what it left in doubt.
+
+    `before`: what the command has done already, for the one document that it prints.
+    """
     try:
         with shown(app, task_id):
             output = go()
@@ -142,23 +147,20 @@ def carried(called: Invocation, app: Doubtless, task_id: str, go: Callable[[], A
         if error.context.get("step") not in app.store.frozen():
             error.context["step"] = None  # everything is frozen, not only this step
         raise
-    finally:
-        if sys.exc_info()[0] is None:
-            app.close()
-    tell(called, task_id, output)
+    tell(called, app, task_id, output, before or {})
     return OK
 
 
-def tell(called: Invocation, task_id: str, output: Any) -> None:
-    """Print a finished task's output."""
+def tell(called: Invocation, app: Doubtless, task_id: str, output: Any, before: Mapping[str, Any]) -> None:
+    """Print a finished task's output: as the log has it, not as its class would show itself."""
     import json
 
     try:
         value = json.loads(encode(output))
-    except NotCanonical:  # the app's own class, restored: what the log holds is what counts
-        value = None
+    except NotCanonical:
+        value = app.show(task_id).output
     if called.as_json:
-        emit({"task": task_id, "status": "done", "output": value})
+        emit({**before, "task": task_id, "status": "done", "output": value})
         return
     if sys.stderr.isatty():
         note(f"task {task_id} is done")
@@ -181,10 +183,7 @@ def all_of_them(called: Invocation, app: Doubtless, limit: bool | str) -> int:
     except Terminated as signal:
         raise interrupted(app, signal.number, called.target or "MODULE:APP", None) from signal
     told = {task_id: result_of(text) for task_id, text in results.items()}
-    try:
-        met = {each["result"] for each in told.values()}
-    finally:
-        app.close()
+    met = {each["result"] for each in told.values()}
     if called.as_json:
         emit({"tasks": told})
     elif not told:

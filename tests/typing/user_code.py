@@ -1,0 +1,102 @@
+"""User code as the docs show it, checked by mypy --strict (`make types`): it is never run.
+
+`assert_type` says what must be inferred; each ``type: ignore`` with a code marks what must be an error (strict mode
+reports an ignore that nothing needs).
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypedDict, assert_type
+
+from pydantic import BaseModel
+
+from doubtless import DidNotHappen, Doubtless, Found, Happened, Pending, injected, record_handle
+
+
+class Sheet(BaseModel):
+    id: str
+    amount: int
+
+
+class Receipt(TypedDict):
+    number: str
+
+
+app = Doubtless("sqlite:///typed.db")
+
+
+def find_adjustment(idempotency_key: str) -> Sheet | None:
+    return None
+
+
+def find_payment(idempotency_key: str, handles: list[str]) -> Found | Pending | None:
+    return Pending("PT10S")
+
+
+@app.step(effect="read")
+def match_orders(day: str) -> list[dict[str, Any]]:
+    return [{"day": day}]
+
+
+@app.step(effect="non_idem_write", query=find_adjustment, compensate="withdraw_adjustment", compensate_deadline="PT10M",
+          volatile=("requested_at",))  # fmt: skip
+def create_adjustment(difference: dict[str, Any], requested_at: str, idempotency_key: str = injected()) -> Sheet:
+    record_handle("sheet-1")
+    return Sheet(id=idempotency_key, amount=1)
+
+
+@app.step(effect="idem_write", key_window="PT24H", query=find_payment)
+async def pay(order: str, amount: int, idempotency_key: str = injected()) -> Receipt:
+    return {"number": order}
+
+
+@app.step(effect="non_idem_write")
+def withdraw_adjustment(result: Sheet) -> bool:
+    return True
+
+
+@app.task
+def reconcile(day: str) -> list[Sheet]:
+    differences = match_orders(day=day)
+    assert_type(differences, list[dict[str, Any]])
+    sheets = [create_adjustment(difference=d, requested_at="now") for d in differences]
+    assert_type(sheets, list[Sheet])
+    create_adjustment(difference=1, requested_at="now")  # type: ignore[arg-type]
+    create_adjustment(requested_at="now")  # type: ignore[call-arg]
+    match_orders(days=day)  # type: ignore[call-arg]
+    return sheets
+
+
+@app.task(name="pay-all")
+async def pay_all(orders: list[str]) -> int:
+    receipt = await pay(order=orders[0], amount=5)
+    assert_type(receipt, Receipt)
+    again = await pay.acall(order=orders[0], amount=5)
+    assert_type(again, Receipt)
+    matched = await match_orders.acall(day="2026-11-28")
+    assert_type(matched, list[dict[str, Any]])
+    payment = assert_type(pay(order="o", amount=1), Coroutine[Any, Any, Receipt])
+    await payment
+    return len(orders)
+
+
+def main() -> None:
+    assert_type(app.run(reconcile, "recon-1", day="2026-11-28"), list[Sheet])
+    assert_type(app.run(pay_all, "pay-1", orders=["a"]), int)
+    assert_type(app.run(reconcile, "recon-1", wait=False, day="2026-11-28"), list[Sheet])
+    assert_type(app.run(pay_all, "pay-1", wait="PT1M", orders=["a"]), int)
+    assert_type(app.run(reconcile, task_id="recon-1", day="2026-11-28"), list[Sheet])
+    assert_type(app.run(pay_all, task_id="pay-1", orders=["a"]), int)
+    app.run(reconcile, "recon-1", day=5)  # type: ignore[call-overload]
+    app.run(reconcile, "recon-1")  # type: ignore[call-overload]
+    assert_type(app.start(reconcile, "recon-1", day="2026-11-28"), str)
+    assert_type(match_orders.fn(day="d"), list[dict[str, Any]])
+    case = app.case("recon-1:7")
+    app.settle(case.id, Happened({"id": "s"}), by="kim", why="seen in the ERP", shown=case.hash)
+    app.settle(case.id, DidNotHappen("retry"), by="kim", why="not there", shown=case.hash)
+    app.step(effect="write")  # type: ignore[arg-type]
+
+
+async def amain() -> None:
+    assert_type(await app.arun(pay_all, "pay-1", orders=["a"]), int)
+    assert_type(await app.arun(reconcile, "recon-1", day="2026-11-28"), list[Sheet])
+    assert_type(await app.arun(pay_all, task_id="pay-1", wait=False, orders=["a"]), int)
