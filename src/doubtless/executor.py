@@ -852,7 +852,7 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
 
 
 def invoke(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """The one place where user code is called; `doubtless.testing` puts its own around it."""
+    """The one place where user code is called; `doubtless.testing` goes between it and the drivers."""
     return fn(**kwargs)
 
 

@@ -25,17 +25,21 @@ AS_IN = "write MODULE:APP, as in recon:app or path/to/recon.py:app"
 # ---------------------------------------------------------------- a store, to look at
 
 
-@contextmanager
-def looking(called: Invocation, url: str | None, *, read_only: bool = True) -> Iterator[Doubtless]:
-    """Open a store without the app's code. Nothing is created: a store that is not there is refused."""
-    app = Doubtless(url, read_only=read_only)
+def url_said(called: Invocation, url: str | None) -> str:
+    """The store's URL, from ``--store`` or the environment. Raises UsageError when neither says it."""
+    called.url = url
     try:
-        app.url  # noqa: B018  it may come from the environment, or be missing
+        return Doubtless(url).url
     except UsageError:
         raise UsageError(
             "no store is given", hint="--store sqlite:///recon.db, or export DOUBTLESS_STORE=sqlite:///recon.db"
         ) from None
-    called.url = url
+
+
+@contextmanager
+def looking(called: Invocation, url: str | None, *, read_only: bool = True) -> Iterator[Doubtless]:
+    """Open a store without the app's code. Nothing is created: a store that is not there is refused."""
+    app = Doubtless(url_said(called, url), read_only=read_only)
     try:
         app.store.info()
         yield app

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..app import Doubtless
-from ..errors import UsageError
+from ..errors import DoubtlessError, UsageError
 from ..inbox import SPELLED, Abandon, Answer, AnyAnswer, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
 from . import shapes
 from .exits import OK
@@ -90,7 +90,11 @@ def settle(
         if go_on:
             if not called.as_json:
                 say(f"case {case.id} is settled: {answer}, by {by}")
-            return carried(called, app, case.task_id, lambda: app.resume(case.task_id), told)
+            try:
+                return carried(called, app, case.task_id, lambda: app.resume(case.task_id), told)
+            except DoubtlessError as error:
+                error.context["settled"] = told  # the answer stands, whatever became of the task
+                raise
     if called.as_json:
         emit(told)
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..app import Doubtless
     from ..timeline import StepView, TaskView
 
-CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HANGUP}
+CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HANGUP}
 
 
 class Terminated(BaseException):
@@ -49,7 +49,7 @@ def guarded() -> Iterator[None]:
         seen.append(number)
         raise Terminated(number)
 
-    before: dict[signal.Signals, Any] = {}
+    before: dict[int, Any] = {}
     for number in CODES:
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, handle)
@@ -66,7 +66,7 @@ def guarded() -> Iterator[None]:
 def interrupted(app: Doubtless, number: int, target: str, task_id: str | None) -> Interrupted:
     """What a signal stopped, as the log has it now: which write is in doubt, and the command that goes on."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    code = CODES[signal.Signals(number)]
+    code = CODES[number]
     again = typed("resume", target, task_id) if task_id is not None else typed("resume", target) + " --all"
     try:
         views = _stopped(app, task_id)

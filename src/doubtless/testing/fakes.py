@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..binding import OFFERED, is_async, select, signature_of
 from ..durations import parse_duration
 from ..errors import UsageError
-from ..executor import Frame, callback_params, current
+from ..executor import Frame, callback_params, current, invoke
 from .life import MortalStore
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Fakes:
         if frame.definition.is_async:
             return self._acall(frame, fn, kwargs)
         try:
-            value = fn(**kwargs)
+            value = invoke(fn, kwargs)
         except BaseException:
             self._note_raised(frame)
             raise
@@ -102,7 +102,7 @@ class Fakes:
 
     async def _acall(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
         try:
-            value = fn(**kwargs)
+            value = invoke(fn, kwargs)
             if isinstance(value, Awaitable):
                 value = await value
         except BaseException:
@@ -130,7 +130,7 @@ class Fakes:
 
     # ------------------------------------------------------------ asking
 
-    def _ask(self, frame: Frame, fn: Function, kwargs: Mapping[str, Any]) -> Any:
+    def _ask(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
         with self._lock:
             self.looks[frame.name] += 1
             fake = self._queries.get(frame.name)
@@ -143,12 +143,12 @@ class Fakes:
             fn, kwargs = _nothing, {}
         if is_async(fn):
             return self._aask(frame, fn, kwargs)
-        answer = fn(**kwargs)
+        answer = invoke(fn, kwargs)
         self._reach(frame, "after")
         return answer
 
-    async def _aask(self, frame: Frame, fn: Function, kwargs: Mapping[str, Any]) -> Any:
-        answer = await fn(**kwargs)
+    async def _aask(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
+        answer = await invoke(fn, kwargs)
         self._reach(frame, "after")
         return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
@@ -13,8 +13,8 @@ from ..events import TERMINAL, Effect, Event, Kind, TaskStatus
 from ..fold import fold_steps
 from ..store import open_store
 from .clock import START, FakeClock
-from .faults import Faults, Point, What, When
 from .fakes import Fakes
+from .faults import Faults, What, When
 from .life import Killed, MortalStore
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Harness:
     Raises: AssertionError when the `with` block ends and something that was ordered never happened.
     """
 
-    def __init__(self, app: Doubtless, tmp_path: str | os.PathLike[str], *, auto_advance: bool = True, start: str = START) -> None:
+    def __init__(
+        self, app: Doubtless, tmp_path: str | os.PathLike[str], *, auto_advance: bool = True, start: str = START
+    ) -> None:
         self.app = app
         self.clock = FakeClock(start=start, auto_advance=auto_advance)
         self.run = app.run
@@ -153,21 +155,19 @@ class Harness:
         def act() -> NoReturn:
             raise ConnectionResetError("the reply was lost")
 
-        self._order(step, ("after", "effect"), "lose_reply", act, times, skip)
+        name = self._find(step).name
+        self._faults.order(name, ("after", "effect"), f"lose_reply({name})", act, times=times, skip=skip)
 
-    def fail(self, step: Step[..., Any] | str, error: BaseException | type[BaseException], *, times: int = 1, skip: int = 0) -> None:
+    def fail(
+        self, step: Step[..., Any] | str, error: BaseException | type[BaseException], *, times: int = 1, skip: int = 0
+    ) -> None:
         """Raise `error` instead of calling the function: ``Rejected("422")``, ``NotSent()``, ``TimeoutError``."""
 
         def act() -> NoReturn:
             raise error() if isinstance(error, type) else error.with_traceback(None)
 
-        self._order(step, ("before", "effect"), "fail", act, times, skip)
-
-    def _order(
-        self, step: Step[..., Any] | str, point: Point, what: str, act: Callable[[], NoReturn], times: int, skip: int
-    ) -> None:
         name = self._find(step).name
-        self._faults.order(name, point, f"{what}({name})", act, times=times, skip=skip)
+        self._faults.order(name, ("before", "effect"), f"fail({name})", act, times=times, skip=skip)
 
     def restart(self) -> None:
         """Let the process end here, without a word to anybody, and a new one begin at the next use of the app.
@@ -247,8 +247,9 @@ class Harness:
             if head.wake_at is not None or (head.owner is not None and store.owner_alive(head.owner)):
                 continue
             for record in fold_steps(store.rows(head.task_id)).values():
-                doubtful = record.effect != Effect.READ and not record.settled and (record.gravest == "unknown" or record.in_flight)
-                if doubtful and (head.task_id, record.path) not in about:
+                if record.settled or record.effect == Effect.READ or (head.task_id, record.path) in about:
+                    continue
+                if record.gravest == "unknown" or record.in_flight is not None:
                     silent.append(f"task {head.task_id}: {record.name} at {record.path}")
         if silent:
             raise AssertionError(f"in doubt, without a case and without a time to look again: {'; '.join(silent)}")

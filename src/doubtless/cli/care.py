@@ -1,0 +1,176 @@
+"""Commands that care for a store: verify, recover; and demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ..app import Doubtless
+from ..errors import StoreSuspect, UsageError
+from .exits import OK, STORE, Interrupted
+from .group import Invocation, common, store_option
+from .loading import changing, looking, url_said
+from .reporting import emit, note, say
+from .signals import CODES, Terminated, guarded
+from .typed import typed
+
+if TYPE_CHECKING:
+    from ..store.recover import Recovery
+
+
+@click.command()
+@store_option
+@common
+@click.pass_obj
+def verify(called: Invocation, url: str | None) -> int:
+    """Check the log: every chain, gap, ref and projection, and the mark. Reads only; 6 when something is found.
+
+    JSON: {"problems": [{"where", "event_seq", "what"}], "tasks": how many were looked at}.
+    """
+    with looking(called, url) as app:
+        count = len(app.tasks())
+        problems = app.verify()
+    if called.as_json:
+        emit({"problems": [problem._asdict() for problem in problems], "tasks": count})
+    else:
+        for problem in problems:
+            at = f", event {problem.event_seq}" if problem.event_seq is not None else ""
+            say(f"{problem.where}{at}: {problem.what}")
+        if not problems:
+            say(f"nothing found: the log of {count} {'task' if count == 1 else 'tasks'} holds together")
+    if problems:
+        many = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
+        note(f"{many} found. Make a copy of the store before you do anything else; then {typed('recover', store=called.url)}")
+        return STORE
+    return OK
+
+
+@click.command()
+@click.option("--accept", is_flag=True, help="Go on in suspect mode: what the log does not know counts as sent, outcome unknown.")
+@click.option("--end", is_flag=True, help="End suspect mode: you vouch that nothing was sent that the log does not know.")
+@click.option("--by", default="", metavar="NAME", help="Of --accept and --end: who says so.")
+@click.option("--why", default="", metavar="TEXT", help="Of --accept and --end: why.")
+@store_option
+@common
+@click.pass_obj
+def recover(called: Invocation, accept: bool, end: bool, by: str, why: str, url: str | None) -> int:
+    """Say why a store is refused (a restored backup, a copy, damage) and what of it can be read; or go on with it.
+
+    Without --accept and --end nothing is changed; the exit code is 6 when the store would be refused.
+
+    JSON: {"path", "reason": why it is refused or null, "rows", "intents": [{"task", "path", "step"}], "accepted", "suspect"}.
+    """
+    if accept and end:
+        raise UsageError("--accept begins suspect mode and --end ends it: one at a time")
+    if (accept or end) and not (by and why):
+        raise UsageError(f"{'--accept' if accept else '--end'} needs who says so, and why", hint="--by NAME --why TEXT")
+    if end:
+        return end_suspect_mode(called, url, by, why)
+    from ..store import path_of
+    from ..store.recover import recover as recover_store
+
+    app = Doubtless(url_said(called, url))
+    found = recover_store(path_of(app.url), clock=app.clock.now, accept=accept, by=by, why=why)
+    suspect = accept or is_suspect(called, url)
+    if called.as_json:
+        emit(as_json(found, suspect))
+    else:
+        say(as_text(found, suspect, called.url))
+    if found.reason and not found.accepted:
+        note(f"the store is refused: {found.reason}. {typed('recover', store=called.url, accept='', by='NAME', why='TEXT')}")
+        return STORE
+    return OK
+
+
+def end_suspect_mode(called: Invocation, url: str | None, by: str, why: str) -> int:
+    """Let new writes be sent again as ever."""
+    with changing(called, url) as app:
+        if not app.store.info().suspect:
+            raise UsageError("the store is not in suspect mode; there is nothing to end")
+        app.store.end_suspect(by=by, why=why)
+        path = app.store.info().location
+    if called.as_json:
+        emit({"path": path, "reason": None, "rows": None, "intents": [], "accepted": False, "suspect": False})
+    else:
+        say("suspect mode is ended: new writes are sent as ever")
+    return OK
+
+
+def is_suspect(called: Invocation, url: str | None) -> bool:
+    """Whether the store is in suspect mode."""
+    try:
+        with looking(called, url) as app:
+            return app.store.info().suspect
+    except StoreSuspect:
+        return False
+
+
+def as_json(found: Recovery, suspect: bool) -> dict[str, object]:
+    """A finding as data."""
+    return {
+        "path": found.path, "reason": found.reason or None, "rows": found.salvage.rows,
+        "intents": [{"task": e.task_id, "path": e.path, "step": e.step_name} for e in found.salvage.intents],
+        "accepted": found.accepted, "suspect": suspect,
+    }  # fmt: skip
+
+
+def as_text(found: Recovery, suspect: bool, store: str | None) -> str:
+    """A finding in words."""
+    lines = [f"{found.path}: {found.salvage.rows} events can be read"]
+    open_ones = [f"  unsettled: task {e.task_id}, {e.step_name} at {e.path}" for e in found.salvage.intents]
+    if found.accepted:
+        lines.append("it goes on in suspect mode: every write that the log does not know counts as sent, its outcome unknown")
+    elif not found.reason:
+        lines.append("it fits its mark; there is nothing to recover")
+    if suspect:
+        lines.append(f"suspect mode ends with: {typed('recover', store=store, end='', by='NAME', why='TEXT')}")
+    return "\n".join([*lines, *open_ones])
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@common
+@click.pass_obj
+def demo(called: Invocation, options: Sequence[str]) -> int:
+    """Show the accident, and the same work with Doubtless: under a minute, no questions. Options: demo --help.
+
+    Counts at the server that it starts; 1 when a count is off.
+
+    JSON: {"ok", "exit"}; what the demo prints goes to stderr then.
+    """
+    try:
+        from ..demo import main
+    except ImportError as error:
+        raise UsageError(f"the demo is not part of this installation ({error})", hint="it comes with the wheel and the source tree") from error
+    with guarded(), aside(called.as_json):
+        try:
+            code = main(list(options))
+        except SystemExit as error:  # its own --help, or an option that it does not know
+            code = error.code if isinstance(error.code, int) else OK
+        except Terminated as signal:
+            raise Interrupted("the demo was ended", exit_code=CODES[signal.number]) from signal
+    if called.as_json:
+        emit({"ok": code == OK, "exit": code})
+    return code
+
+
+@contextmanager
+def aside(wanted: bool) -> Iterator[None]:
+    """Send what this process and its children print to stderr, so that stdout holds one document."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
