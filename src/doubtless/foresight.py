@@ -41,7 +41,7 @@ class Trouble(StrEnum):
 
 
 class Calls(NamedTuple):
-    """The step is called again, at most that often; `each`: before each further call, what went before has to repeat.
+    """The step is called again, at most that often; `each`: before each further call the looks before have to repeat.
 
     Units: `within_us`: a call starts less than that after the first one; None: whenever that is.
     """
@@ -294,7 +294,7 @@ LABELS: Mapping[Trouble, str] = {
     Trouble.ABSENT_HANDLE: "absent, handle recorded",
     Trouble.SEVERAL: "look-back: several",
     Trouble.PENDING: "look-back: pending",
-    Trouble.UNCLEAR: "look-back: unclear",
+    Trouble.UNCLEAR: "look-back: unclear, raises",
     Trouble.NO_EFFECT: "look-back: no effect",
 }
 
@@ -307,7 +307,7 @@ def in_words(deed: Deed) -> str:
         case Calls(times, key, within, each):
             often = "once more" if times == 1 else f"up to {times} more times"
             window = "" if within is None else f", starting less than {show_duration(within)} after the first call"
-            return f"calls again{_UNDER[key]}, {often}{window}{', only after the same each time' if each else ''}"
+            return f"calls again{_UNDER[key]}, {often}{window}{', each only after such a look' if each else ''}"
         case Looks(None):
             return "looks back again and again until the answer is another"
         case Looks(times):
@@ -332,7 +332,7 @@ def in_words(deed: Deed) -> str:
 
 def deed_as_json(deed: Deed) -> dict[str, Any]:
     """One deed as plain JSON: ``{"does": "calls", "times": 2, "key": "same", …}``."""
-    return {"does": _SPELLED[type(deed)], **{name: value for name, value in deed._asdict().items()}}
+    return {"does": _SPELLED[type(deed)], **deed._asdict()}
 
 
 _SPELLED: Mapping[type[Any], str] = {

@@ -15,7 +15,7 @@ from .events import Effect
 from .foresight import LABELS, Asks, Foresight, deed_as_json, facts, foresee, holds
 
 WIDTH = 100
-_LABEL = 26
+_LABEL = 28
 
 Person = Literal["only", "at_last", "sometimes", "never"]
 """When a person is needed: `only` a person settles its doubts; a person settles them `at_last`, when no further call
@@ -47,7 +47,7 @@ ASSUMED: tuple[tuple[str, str], ...] = (
     ("window", "key_window {key_window}: the other side remembers the key that long after the first call"),
     ("!read !query", "no query: nobody can be asked whether it happened"),
     ("query !proof", "no absent_after: an absence is never proof"),
-    ("proof", "absent_after {absent_after}: what was sent is found by the query that long after the last possible send, or never"),
+    ("proof", "absent_after {absent_after}: what was sent is found that long after the last possible send, or never"),
     ("handle", "the query takes a handle and no key: it has nothing to look for until the step has recorded one"),
     (
         "likeness",

@@ -113,6 +113,10 @@ class Office:
         """How often the effect was really made."""
         return len(self.effects(reference))
 
+    def busy(self) -> bool:
+        """Whether a request is being served, or held."""
+        return bool(self.control("counts")["serving"])
+
     def requests(self, what: str, reference: str = "") -> list[str]:
         """The keys of the requests that came: ``write``, ``read``, or ``look`` (whatever the reference)."""
         found: list[str] = self.control("counts")["requests"].get(what, {}).get(reference, [])

@@ -81,7 +81,7 @@ CELLS = {
 NON_IDEM_WRITE = """
               A      late   B      C      timeout reply  500    overrun race   resumed slow   slower stopped ended
 none          ask0   ask1   ask1   reply  ask1    ask1   ask1   ask1    reply  ask1    reply  ask0   reply   ask1
-honest        ask0   ask1   found  reply  found   found  found  found   reply  found   reply  ask0   reply   found
+honest        ask0   found  found  reply  found   found  found  found   reply  found   reply  ask0   reply   found
 honest-fail   absent found  found  reply  found   found  found  found   reply  found   reply  wait   reply   found
 honest-retry  again  found  found  reply  found   found  found  found   reply  found   reply  wait   reply   found
 lagging       ask0   ask1   ask1   reply  ask1    ask1   ask1   ask1    reply  ask1    reply  ask0   reply   ask1

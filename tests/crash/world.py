@@ -58,6 +58,7 @@ class Office:
         self.losses: Counter[tuple[str, str]] = Counter()  # (reference, how) -> how many more
         self.held: list[Held] = []
         self.arrived: Counter[str] = Counter()  # where -> how many have ever been held there
+        self.serving = 0  # requests that are being served now
 
     def set(self, spec: dict[str, Any]) -> None:
         """Change what goes wrong from now on."""
@@ -91,6 +92,17 @@ class Office:
             request.how[0] = how
             request.gone.set()
         return len(held)
+
+    @contextmanager
+    def serves(self) -> Iterator[None]:
+        """Count the requests that are being served."""
+        with self.moved:
+            self.serving += 1
+        try:
+            yield
+        finally:
+            with self.moved:
+                self.serving -= 1
 
     def wait_held(self, count: int, timeout: float) -> bool:
         """Whether so many requests have been held since the office was opened, as soon as they are."""
@@ -141,7 +153,7 @@ class Office:
         requests: dict[str, dict[str, list[str]]] = {}
         for what, reference, key in self.books.all("SELECT what, reference, key FROM requests WHERE office = ?", (self.name,)):
             requests.setdefault(what, {}).setdefault(reference, []).append(key)
-        return {"effects": effects, "made_at": made_at, "requests": requests}
+        return {"effects": effects, "made_at": made_at, "requests": requests, "serving": self.serving}
 
 
 class Books:
@@ -206,6 +218,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def serve(self, office: Office, what: str, reference: str, key: str, perform: Callable[[], dict[str, Any]]) -> None:
         """Count the request, stand where it is held, do it, and answer unless the reply is to be lost."""
+        with office.serves():
+            self.serve_here(office, what, reference, key, perform)
+
+    def serve_here(self, office: Office, what: str, reference: str, key: str, perform: Callable[[], dict[str, Any]]) -> None:
         self.server.count(office, what, reference, key)
         if office.stop_at("before", reference) == "drop":
             return

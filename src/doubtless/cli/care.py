@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..app import Doubtless
-from ..errors import StoreSuspect, UsageError
+from ..errors import StoreDamaged, StoreError, UsageError
 from .exits import OK, STORE, Interrupted
 from .group import Invocation, common, store_option
 from .loading import changing, looking, url_said
@@ -75,7 +75,13 @@ def recover(called: Invocation, accept: bool, end: bool, by: str, why: str, url:
     from ..store.recover import recover as recover_store
 
     app = Doubtless(url_said(called, url))
-    found = recover_store(path_of(app.url), clock=app.clock.now, accept=accept, by=by, why=why)
+    try:
+        found = recover_store(path_of(app.url), clock=app.clock.now, accept=accept, by=by, why=why)
+    except StoreDamaged as error:
+        if not called.as_json:
+            for intent in error.context.get("intents", []):
+                say(f"unsettled: {intent}")
+        raise
     suspect = accept or is_suspect(called, url)
     if called.as_json:
         emit(as_json(found, suspect))
@@ -106,7 +112,7 @@ def is_suspect(called: Invocation, url: str | None) -> bool:
     try:
         with looking(called, url) as app:
             return app.store.info().suspect
-    except StoreSuspect:
+    except StoreError:  # gone, or not to be read: what was found says so
         return False
 
 

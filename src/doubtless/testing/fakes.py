@@ -84,10 +84,11 @@ class Fakes:
         return self._ask(frame, fn, kwargs) if frame.what == "query" else self._call(frame, fn, kwargs)
 
     def _call(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
+        _refuse_dead(frame)
         with self._lock:
             self.calls[frame.name] += 1
             fake = self._functions.get(frame.name)
-        self._faults.reach(frame.name, "before", "effect")
+        self._reach(frame, "before")
         if fake is not None:
             fn = partial(fake, *fn.args) if isinstance(fn, partial) and frame.definition.binder.positional_only else fake
         if frame.definition.is_async:
@@ -123,14 +124,13 @@ class Fakes:
 
     def _reach(self, frame: Frame, when: When) -> None:
         """Let what was ordered happen, unless the call's own process has died meanwhile."""
-        store = frame.run.runtime.store
-        if isinstance(store, MortalStore):
-            store.now()  # raises Killed
+        _refuse_dead(frame)
         self._faults.reach(frame.name, when, "query" if frame.what == "query" else "effect")
 
     # ------------------------------------------------------------ asking
 
     def _ask(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
+        _refuse_dead(frame)
         with self._lock:
             self.looks[frame.name] += 1
             fake = self._queries.get(frame.name)
@@ -157,6 +157,13 @@ class Fakes:
         with self._lock:
             lag, since = self._lags.get(frame.name, 0), self._landed.get(place, self._raised.get(place))
             return since is not None and self._clock.now().wall - since < lag
+
+
+def _refuse_dead(frame: Frame) -> None:
+    """A thread of a dead process goes no further. Raises Killed."""
+    store = frame.run.runtime.store
+    if isinstance(store, MortalStore):
+        store.check()
 
 
 def _nothing() -> None:

@@ -205,7 +205,7 @@ class Harness:
     # ------------------------------------------------------------ looking
 
     def calls(self, step: Step[..., Any] | str) -> int:
-        """How often the step was called, its function or the fake in its place; also calls that `fail` stood in for."""
+        """How often a call of the step began: of its function, of the fake in its place, or of a `fail` in their place."""
         return self._fakes.calls[self._find(step).name]
 
     def effects(self, step: Step[..., Any] | str) -> int:

@@ -43,26 +43,27 @@ class MortalStore:
 
         def alive(*args: Any, **kwargs: Any) -> Any:
             with self._lock:
-                self._check()
+                self.check()
                 return value(*args, **kwargs)
 
         return alive
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises Killed once the process is dead."""
         if self._dead is not None:
             raise Killed(self._dead)
 
     def now(self) -> Instant:
         """The store's clock; a dead process has none."""
-        self._check()
+        self.check()
         return self._store.now()
 
     def append(self, events: Sequence[Event], **options: Any) -> None:
         """Append, unless the process dies at this point, before or after."""
-        self._check()
+        self.check()
         self._at_append("before", events)
         with self._lock:
-            self._check()
+            self.check()
             self._store.append(events, **options)
         self._at_append("after", events)
 

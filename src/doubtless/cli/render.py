@@ -1,0 +1,343 @@
+"""Pictures for a terminal: a task's timeline, the list of tasks. Plain text without colour where no terminal is.
+
+rich is loaded here and in `render_case`, and nowhere else; both are loaded when something is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..events import Effect, StepStatus, TaskStatus
+from .reporting import plain
+from .typed import moment, offset, typed
+
+if TYPE_CHECKING:
+    from ..inbox import Case
+    from ..store.base import Head
+    from ..timeline import StepView, TaskView
+
+WIDTH = 100
+"""Columns of a picture that goes to a file or a pipe."""
+
+ALIKE = 4
+"""So many steps in a row that went well in the same way share a line."""
+
+
+# ---------------------------------------------------------------- drawing
+
+
+class Sheet:
+    """Lines of a picture, collected: text that is wrapped under its own beginning."""
+
+    def __init__(self, width: int | None = None) -> None:
+        terminal = sys.stdout.isatty()
+        if width is None:
+            width = Console(file=sys.stdout).width if terminal else WIDTH
+        self.width = max(width, 40)
+        self._file = StringIO()
+        self._console = Console(
+            file=self._file, width=self.width, force_terminal=terminal, color_system="standard" if terminal else None, highlight=False,
+            markup=False, emoji=False, legacy_windows=False,
+        )  # fmt: skip
+
+    def line(self, text: str = "", style: str = "", *, lead: str = "", lead_style: str = "") -> None:
+        """One paragraph; what does not fit goes on below `text`, behind the width of `lead`."""
+        words = Text(plain(text), style=style)
+        if not lead:
+            self._console.print(words, overflow="fold")
+            return
+        lead = plain(lead)
+        table = Table.grid(padding=0)
+        table.add_column(width=cell_len(lead), no_wrap=True)
+        table.add_column(overflow="fold", max_width=max(self.width - cell_len(lead), 16))
+        table.add_row(Text(lead, style=lead_style), words)
+        self._console.print(table)
+
+    def title(self, *parts: str | tuple[str, str]) -> None:
+        """A line of parts, each with a style of its own."""
+        self._console.print(Text.assemble(*parts), overflow="fold")
+
+    def text(self) -> str:
+        """What was drawn, without trailing spaces."""
+        return "\n".join(line.rstrip() for line in self._file.getvalue().rstrip("\n").split("\n"))
+
+
+def shorten(text: str, room: int) -> str:
+    """A text of at most so many terminal columns."""
+    if cell_len(text) <= room:
+        return text
+    while text and cell_len(text) > room - 1:
+        text = text[: -max(1, (cell_len(text) - room) // 2)]
+    return f"{text}…"
+
+
+def short_json(value: Any, room: int = 100) -> str:
+    """A value as JSON, cut where it grows too long."""
+    return shorten(json.dumps(value, ensure_ascii=False), room)
+
+
+def call_text(name: str, params: Any, room: int = 400) -> str:
+    """A call as one would write it: ``create(day="d", amount=5)``."""
+    if not isinstance(params, Mapping):
+        return f"{name}({short_json(params, room)})"
+    return f"{name}({shorten(', '.join(f'{key}={short_json(value)}' for key, value in params.items()), room)})"
+
+
+def clock(us: int, day: object = None) -> str:
+    """A time of day; with its date where that is another than the picture's."""
+    when = moment(us)
+    return f"{when:%H:%M:%S}" if day is None or when.date() == day else f"{when:%Y-%m-%d %H:%M:%S}"
+
+
+# ---------------------------------------------------------------- how things stand
+
+
+class Look(NamedTuple):
+    """How a state is shown: a mark, words, a style."""
+
+    mark: str
+    words: str
+    style: str
+
+
+def step_look(step: StepView, view: TaskView) -> Look:
+    """How a step stands, in words."""
+    last = step.attempts[-1] if step.attempts else None
+    match step.status:
+        case StepStatus.DONE:
+            return Look("✓", "done", "green")
+        case StepStatus.COMPENSATED:
+            return Look("↺", "compensated", "green")
+        case StepStatus.NOT_APPLIED:
+            return Look("✗", "not applied", "red")
+        case StepStatus.FAILED:
+            return Look("✗", "failed" if step.effect == Effect.READ else "given up; may stand", "red")
+        case StepStatus.NEEDS_HUMAN:
+            return Look("!", "needs a person", "bold yellow")
+        case StepStatus.STARTED:
+            return Look("…", "to be called again", "yellow")
+        case _ if last is not None and last.outcome is None and view.owner_alive:
+            return Look("…", "in flight", "cyan")
+        case _ if last is not None and last.outcome in ("not_sent", "rejected"):
+            return Look("…", "to be sent again", "yellow")
+        case _:
+            return Look("?", "in doubt", "bold yellow")
+
+
+def task_look(status: str, why: str | None, wake_at: int | None, owner: str | None, alive: bool, day: object = None) -> Look:
+    """How a task stands, in words."""
+    match status:
+        case TaskStatus.DONE | TaskStatus.COMPENSATED:
+            return Look("✓", status, "green")
+        case TaskStatus.FAILED | TaskStatus.CANCELLED:
+            return Look("✗", status, "red")
+        case TaskStatus.NEEDS_HUMAN:
+            return Look("!", "needs a person", "bold yellow")
+        case TaskStatus.WAITING if frozen_step(why) is not None:
+            return Look("*", "frozen", "bold cyan")
+        case TaskStatus.WAITING if wake_at is not None:
+            return Look("…", f"waiting until {clock(wake_at, day)}", "cyan")
+        case _ if owner is not None and alive:
+            return Look("…", f"running in process {owner.partition('-')[0]}", "cyan")
+        case _ if owner is not None:
+            return Look("?", "its process is gone", "bold yellow")
+        case _:
+            return Look("…", "waiting" if status == TaskStatus.WAITING else "ready to go on", "yellow")
+
+
+_FROZEN = re.compile(r"^(?:every step|step (?P<step>.+?)) is frozen: ")
+
+
+def frozen_step(why: str | None) -> str | None:
+    """What a task that is parked before a freeze stands before: a step's name, ``*`` for all; None when it does not."""
+    found = _FROZEN.match(why or "")
+    return None if found is None else found["step"] or "*"
+
+
+def next_commands(view: TaskView, *, store: str | None = None) -> list[str]:
+    """What to type next, in this order; empty when nothing has to be done."""
+    resume = typed("resume", "MODULE:APP", view.id)
+    if view.status in (TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.COMPENSATED, TaskStatus.CANCELLED):
+        return [typed("inbox", case.id, store=store) for case in view.cases]
+    if view.owner is not None and view.owner_alive:
+        return []
+    frozen = frozen_step(view.why) if view.status == TaskStatus.WAITING else None
+    if frozen is not None:
+        return [typed("thaw", None if frozen == "*" else frozen, store=store), resume]
+    cases = [typed("inbox", case.id, store=store) for case in view.cases]
+    return cases if view.status == TaskStatus.NEEDS_HUMAN and cases else [*cases, resume]
+
+
+# ---------------------------------------------------------------- a task
+
+
+def timeline(view: TaskView, *, width: int | None = None, every: bool = False, store: str | None = None) -> str:
+    """A task as a person reads it: how it stands, its steps, what was in doubt and how it was settled, what to type next.
+
+    Shapes: at most `width` columns (the terminal's, or 100); colour only where stdout is a terminal. `every`: each step on a line
+    of its own, with its story. `store`: the URL that the commands to type have to name, where no environment names it.
+    """
+    sheet = Sheet(width)
+    day = moment(view.updated_at).date()
+    header(sheet, view, day)
+    if view.steps:
+        sheet.line()
+        step_lines(sheet, view, day, every)
+        sheet.line()
+        sheet.line(total(view), "dim")
+    for case in view.cases:
+        sheet.line()
+        open_case(sheet, case)
+    commands = next_commands(view, store=store)
+    if commands:
+        sheet.line()
+    for number, command in enumerate(commands):
+        sheet.line(command, "bold", lead="  next  " if not number else "        ", lead_style="dim")
+    return sheet.text()
+
+
+def header(sheet: Sheet, view: TaskView, day: object) -> None:
+    """Which task it is, how it stands and why, when it ran, with what and to what end."""
+    look = task_look(view.status, view.why, view.wake_at, view.owner, view.owner_alive, day)
+    sheet.title((plain(view.id), "bold"), f"  {plain(view.name)}  ", (f"{look.mark} {look.words}", look.style))
+    began, ended = moment(view.created_at), moment(view.updated_at)
+    until = f"{ended:%H:%M:%S}" if began.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M:%S}"
+    sheet.line(f"{began:%Y-%m-%d %H:%M:%S} to {until} {offset(ended)}", lead="  time    ", lead_style="dim")
+    if view.params:
+        sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
+    if view.status == TaskStatus.DONE:
+        sheet.line(short_json(view.output, 400), lead="  output  ", lead_style="dim")
+    if view.why and view.status not in (TaskStatus.DONE, TaskStatus.RUNNING):
+        sheet.line(without_command(view.why), lead="  why     ", lead_style="dim")
+
+
+def without_command(why: str) -> str:
+    """A reason without the command that follows it in brackets: commands stand at the end, complete."""
+    return re.sub(r" \(doubtless [^)]*\)$", "", why)
+
+
+class Row(NamedTuple):
+    """One line of the table of steps."""
+
+    look: Look
+    place: str
+    name: str
+    effect: str
+    calls: str
+    how: str
+    steps: tuple[StepView, ...]
+
+
+def smooth(step: StepView) -> bool:
+    """Whether nothing happened that needs telling: called once, done by its reply."""
+    return step.status == StepStatus.DONE and step.calls == 1 and step.settled_by == "its reply" and len(step.story) <= 2
+
+
+def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
+    """The steps as lines, many alike in a row on one."""
+    for like, group in groupby(view.steps, key=lambda step: (step.name, step.effect) if smooth(step) and not every else step.path):
+        steps = tuple(group)
+        if not isinstance(like, str) and len(steps) >= ALIKE:
+            place = f"{steps[0].path}–{steps[-1].path}"
+            many = f"{steps[0].name} ×{len(steps)}"
+            yield Row(Look("✓", "done", "green"), place, many, steps[0].effect, "each once", "its reply", ())
+            continue
+        for step in steps:
+            told = () if smooth(step) and not every else (step,)
+            yield Row(step_look(step, view), step.path, step.name, step.effect, calls(step), how(step, view), told)
+
+
+def calls(step: StepView) -> str:
+    """How often a step was really called."""
+    return {0: "never", 1: "once", 2: "twice"}.get(step.calls, f"{step.calls} times")
+
+
+def how(step: StepView, view: TaskView) -> str:
+    """What settled a step; of an unsettled one the case that asks about it."""
+    if step.settled_by is not None:
+        error = step.error if isinstance(step.error, Mapping) else {}
+        code = error.get("code")
+        return f"{step.settled_by}: {code}" if code and step.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED) else step.settled_by
+    return ", ".join(f"case {case.id}" for case in view.cases if case.path == step.path)
+
+
+def step_lines(sheet: Sheet, view: TaskView, day: object, every: bool) -> None:
+    """The table of steps, with the story of each one that has one below it."""
+    rows = list(rows_of(view, every))
+    titles = ("step", "class", "stands", "called", "settled by")
+    cells = [(row.name, row.effect, row.look.words, row.calls) for row in rows]
+    wide = [max(cell_len(plain(text)) for text in column) for column in zip(titles[:4], *cells, strict=True)]
+    wide[0] = min(wide[0], max(16, sheet.width - sum(wide[1:]) - 40))
+    place = max(cell_len(row.place) for row in rows)
+    lead = 4 + place + 2
+    sheet.line(fit(titles[:4], wide) + titles[4], "dim", lead=" " * lead, lead_style="dim")
+    for row, cell in zip(rows, cells, strict=True):
+        mark = f"  {row.look.mark} {row.place:>{place}}  "
+        sheet.line(plain(row.how), row.look.style, lead=mark + fit(cell, wide), lead_style=row.look.style)
+        for step in row.steps:
+            story(sheet, step, day, lead)
+
+
+def fit(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells in columns of these widths, two spaces apart."""
+    out = ""
+    for cell, width in zip(cells, widths, strict=True):
+        cell = shorten(plain(cell), width)
+        out += cell + " " * (width - cell_len(cell) + 2)
+    return out
+
+
+def story(sheet: Sheet, step: StepView, day: object, indent: int) -> None:
+    """What happened to a step, line by line."""
+    for at, what in step.story:
+        sheet.line(what, "dim", lead=f"{' ' * indent}{clock(at, day)}  ", lead_style="dim")
+
+
+def total(view: TaskView) -> str:
+    """How many steps there are, how they stand, and how often writes were really called."""
+    settled = sum(step.settled_by is not None for step in view.steps)
+    writes = [step for step in view.steps if step.effect != Effect.READ]
+    done = sum(step.status == StepStatus.DONE for step in writes)
+    called = sum(step.calls for step in writes)
+    words = f"  {len(view.steps)} {'step' if len(view.steps) == 1 else 'steps'}, {settled} settled"
+    return f"{words}; {len(writes)} {'write' if len(writes) == 1 else 'writes'}: {done} done, {called} {'call' if called == 1 else 'calls'} in all"
+
+
+def open_case(sheet: Sheet, case: Case) -> None:
+    """An open case, in short; of a task that failed also what stands."""
+    where = f" about {case.step} at {case.path}" if case.step else ""
+    sheet.line(f"case {case.id} ({case.kind}){where}: {case.why}", "bold yellow", lead="  ! ", lead_style="bold yellow")
+    for owed in case.evidence.get("obligations", []):
+        sheet.line(f"stands: {owed['step']} at {owed['path']}; {owed['compensate']} would undo it", lead="      ")
+
+
+# ---------------------------------------------------------------- many tasks
+
+
+def task_list(heads: Sequence[Head], alive: Mapping[str, bool]) -> str:
+    """Tasks, one per line: how each stands, and why."""
+    sheet = Sheet()
+    newest = moment(max(head.updated_at for head in heads))
+    ids = min(max(cell_len(plain(head.task_id)) for head in heads), 48)
+    names = max(cell_len(plain(head.task_name)) for head in heads)
+    sheet.line(f"last event, {newest:%Y-%m-%d} {offset(newest)}", "dim")
+    for head in heads:
+        alive_now = alive.get(head.owner or "", False)
+        look = task_look(head.status, head.why, head.wake_at, head.owner, alive_now, newest.date())
+        told = "" if head.status == TaskStatus.DONE else without_command(head.why or "")
+        task_id = plain(head.task_id)  # whole, however long: it is there to be typed
+        name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((head.task_name,), (names,))}"
+        lead = f"{clock(head.updated_at, newest.date())}  {look.mark} {name}"
+        sheet.line(look.words + (f": {told}" if told else ""), look.style, lead=lead)
+    return sheet.text()

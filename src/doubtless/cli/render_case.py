@@ -1,0 +1,130 @@
+"""Pictures of what waits for a person: the inbox, and a case with everything that an answer needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .render import Sheet, call_text, clock, short_json
+from .shapes import answer_commands
+from .typed import moment, offset, show_time, typed
+
+if TYPE_CHECKING:
+    from ..inbox import Case, Inbox
+    from ..store.base import CaseRow
+
+ASKS: dict[str, str] = {
+    "doubt": "did it happen?",
+    "compensation": "was it undone?",
+    "code_error": "the task's code raised an error",
+    "diverged": "the task's code asks for something else than the log holds",
+    "hold": "the task failed, and what it did stands",
+    "contradiction": "news that contradicts what is settled",
+    "output": "it is done; what is its output?",
+    "question": "a question of the task",
+}
+"""What a case of each kind asks, in a few words."""
+
+
+def inbox_list(found: Inbox, frozen: Mapping[str, str], *, suspect: bool, store: str | None) -> str:
+    """Cases, doubts that nobody is settling, and what is frozen; each with the command that goes on."""
+    sheet = Sheet()
+    if not (found.cases or found.doubts):
+        sheet.line("the inbox is empty")
+    for case in found.cases:
+        where = f"{case.step} at {case.path}, " if case.step else ""
+        sheet.line(f"{ASKS.get(case.kind, case.kind)}  ({where}task {case.task_id})", "bold", lead=f"{case.id}  ", lead_style="bold yellow")
+        sheet.line(f"{case.why}; since {show_time(case.opened_at)}", lead="    ")
+        sheet.line(typed("inbox", case.id, store=store), lead="    ", lead_style="dim")
+    for doubt in found.doubts:
+        sheet.line(f"in doubt: {doubt.step} at {doubt.path}", "bold", lead=f"{doubt.task_id}  ", lead_style="bold yellow")
+        sheet.line(f"{doubt.why}; since {show_time(doubt.since)}", lead="    ")
+        sheet.line(typed("resume", "MODULE:APP", doubt.task_id), lead="    ", lead_style="dim")
+    for step, why in frozen.items():
+        name = None if step == "*" else step
+        sheet.line(f"{'every write' if name is None else name}: {why}", lead="frozen  ", lead_style="bold cyan")
+        sheet.line(typed("thaw", name, store=store), lead="    ", lead_style="dim")
+    if suspect:
+        sheet.line("the store is in suspect mode: every write that its log does not know counts as sent", "bold yellow")
+        sheet.line(typed("recover", store=store, end="", by="NAME", why="TEXT"), lead="    ", lead_style="dim")
+    return sheet.text()
+
+
+def case_text(case: Case, row: CaseRow | None, *, width: int | None = None) -> str:
+    """Everything of a case: what was to happen, every attempt and look, what each answer does, and what to type for it."""
+    sheet = Sheet(width)
+    sheet.title((f"case {case.id}", "bold"), f"  {ASKS.get(case.kind, case.kind)}  ", (case.kind, "dim"))
+    opened = moment(case.opened_at)
+    where = f", {case.step} at {case.path}" if case.step else ""
+    sheet.line(f"{case.task_id}{where}; opened {opened:%Y-%m-%d %H:%M:%S} {offset(opened)}", lead="  task      ", lead_style="dim")
+    sheet.line(case.why, lead="  why       ", lead_style="dim")
+    evidence = dict(case.evidence)
+    step_evidence(sheet, evidence, opened.date())
+    task_evidence(sheet, evidence)
+    for name, value in evidence.items():
+        if value not in (None, [], {}, ""):
+            sheet.line(json.dumps(value, ensure_ascii=False), lead=f"  {name:<8}  ", lead_style="dim")
+    sheet.line(case.hash, lead="  hash      ", lead_style="dim")
+    sheet.line()
+    if row is not None and row.settled_seq is not None:
+        at = show_time(row.settled_at) if row.settled_at is not None else "an unknown time"
+        sheet.line(f"settled by {row.settled_by}, {at}", "bold green")
+    else:
+        answers(sheet, case)
+    return sheet.text()
+
+
+def step_evidence(sheet: Sheet, evidence: dict[str, Any], day: object) -> None:
+    """What the log knows of the step: the call, its keys and handles, its attempts, its looks, late news."""
+    name = evidence.pop("step", None)
+    if name is not None and "params" in evidence:
+        sheet.line(call_text(name, evidence.pop("params"), 2000), lead="  call      ", lead_style="dim")
+    elif name is not None:
+        sheet.line(str(name), lead="  step      ", lead_style="dim")
+    if "effect" in evidence:
+        sheet.line(evidence.pop("effect"), lead="  class     ", lead_style="dim")
+    for key in evidence.pop("keys", []):
+        sheet.line(key, lead="  key       ", lead_style="dim")
+    for handle in evidence.pop("handles", []):
+        sheet.line(short_json(handle), lead="  handle    ", lead_style="dim")
+    for attempt in evidence.pop("attempts", []):
+        detail = f": {attempt['detail']}" if attempt["detail"] else ""
+        code = f" ({attempt['code']}{detail})" if attempt["code"] else ""
+        said = f"{clock(attempt['started_at'], day)}  {attempt['outcome']}{code}"
+        sheet.line(said, lead=f"  attempt {attempt['attempt']} ", lead_style="dim")
+    looks = evidence.pop("looks", [])
+    for look in looks:
+        why = f" ({look['why']})" if look.get("why") else ""
+        items = f": {short_json(look['items'], 400)}" if look.get("items") else ""
+        sheet.line(f"{look['answer']}{why}{items}", lead="  looked    ", lead_style="dim")
+    for late in evidence.pop("late", []):
+        output = f": {short_json(late['output'], 400)}" if late.get("output") is not None else ""
+        what = str(late.get("what", "late news")).replace("_", " ")
+        sheet.line(f"attempt {late.get('attempt')}: {what}{output}", lead="  late      ", lead_style="dim")
+
+
+def task_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:
+    """What a case about a task's code or its failure shows."""
+    if "error" in evidence and "message" in evidence:
+        sheet.line(f"{evidence.pop('error')}: {evidence.pop('message')}", lead="  error     ", lead_style="dim")
+    for line in str(evidence.pop("traceback", "")).splitlines():
+        sheet.line(line, "dim", lead="    ")
+    if "logged" in evidence and "asked" in evidence:
+        evidence.pop("message", None)
+        sheet.line(str(evidence.pop("field", "")), lead="  field     ", lead_style="dim")
+        sheet.line(short_json(evidence.pop("logged"), 1000), lead="  logged    ", lead_style="dim")
+        sheet.line(short_json(evidence.pop("asked"), 1000), lead="  asked     ", lead_style="dim")
+    for owed in evidence.pop("obligations", []):
+        sheet.line(f"{owed['step']} at {owed['path']}; {owed['compensate']} would undo it", lead="  stands    ", lead_style="dim")
+
+
+def answers(sheet: Sheet, case: Case) -> None:
+    """Each answer that the case takes: what it does, and what to type."""
+    sheet.line("answer it once, with one of these:")
+    for answer, commands in answer_commands(case).items():
+        sheet.line(case.answers[answer], lead=f"  {answer:<15} ", lead_style="bold")
+        for command in commands:
+            sheet.line(command, lead="    ", lead_style="dim")
+    sheet.line()
+    sheet.line("Fill in what stands in capitals. The hash binds the answer to what is shown here.", "dim")

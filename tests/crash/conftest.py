@@ -1,0 +1,19 @@
+"""One world for all crash tests of a process: its effects are counted by office, and each test has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .driver import World
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "prove: the long form, run by `make prove`")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("world") / "world.db") as running:
+        yield running
