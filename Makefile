@@ -41,7 +41,7 @@ prove: setup ## the whole matrix and the whole kill sweep
 	$(PYTEST) -m "prove or not prove"
 
 docs: setup ## write what the docs take from the code
-	$(BIN)/python -m doubtless.cli._docs
+	$(BIN)/python docs/make_reference.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,6 +79,36 @@ class StepStatus(StrEnum):
 SETTLED = frozenset({StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED, StepStatus.COMPENSATED})
 
 
+STEP_MOVES: dict[StepStatus | None, tuple[StepStatus, ...]] = {
+    None: (StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.FAILED),
+    StepStatus.STARTED: (StepStatus.DONE, StepStatus.FAILED),
+    StepStatus.UNCERTAIN: (StepStatus.NEEDS_HUMAN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
+    StepStatus.NEEDS_HUMAN: (StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
+    StepStatus.DONE: (StepStatus.COMPENSATED,),
+    StepStatus.NOT_APPLIED: (StepStatus.UNCERTAIN,),  # a person's retry after `exhausted`
+    StepStatus.FAILED: (StepStatus.STARTED,),  # the same, of a read
+    StepStatus.COMPENSATED: (),
+}
+"""From which status a step may move to which (I3). `verify` and the docs use this table; None: its first row."""
+
+TASK_MOVES: dict[TaskStatus | None, tuple[TaskStatus, ...]] = {
+    None: (TaskStatus.READY,),
+    TaskStatus.READY: (TaskStatus.RUNNING,),
+    TaskStatus.RUNNING: (
+        TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN, TaskStatus.DONE, TaskStatus.FAILED,
+        TaskStatus.COMPENSATING, TaskStatus.CANCELLED,
+    ),
+    TaskStatus.WAITING: (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.CANCELLED),
+    TaskStatus.NEEDS_HUMAN: (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.CANCELLED),
+    TaskStatus.COMPENSATING: (TaskStatus.NEEDS_HUMAN, TaskStatus.COMPENSATED, TaskStatus.FAILED, TaskStatus.CANCELLED),
+    TaskStatus.DONE: (),
+    TaskStatus.FAILED: (),
+    TaskStatus.COMPENSATED: (),
+    TaskStatus.CANCELLED: (),
+}  # fmt: skip
+"""From which status a task may move to which; terminal ones are final (I3)."""
+
+
 class Effect(StrEnum):
     """A step's side-effect class: declared by the developer, read by the executor, never by the model."""
 

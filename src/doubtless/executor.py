@@ -262,7 +262,7 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
             continue
         match action:
             case Call():
-                if record is None and policy.effect != Effect.READ and run.blocked_by_doubt(path):
+                if record is None and not policy.independent and run.blocked_by_doubt(path):  # rule 8
                     yield Wait(runtime.store.now().wall + 50_000, "another step is in doubt")
                     continue
                 assert definition is not None
@@ -321,7 +321,7 @@ def attempt(
         except Moved:
             return None
         except Frozen as frozen:
-            raise run.park(str(frozen), frozen=definition.name) from None
+            raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
         if definition.takes_key:
             kwargs["idempotency_key"] = key.hex()
     frame = Frame(run, "call", path, definition, step_seq, action.attempt)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from .events import SETTLED, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus
+from .events import SETTLED, STEP_MOVES, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus
 
 OutcomeKind = Literal["done", "not_sent", "rejected", "unknown"]
 GRAVITY: tuple[OutcomeKind, ...] = ("unknown", "rejected", "not_sent")
@@ -366,3 +366,23 @@ def fold_steps(rows: Iterable[Event], epoch: int | None = None) -> dict[str, Ste
                 record = records[row.path] = StepRecord(row.path, row.step_name or "", row.step_seq or 0, epoch)
             record.apply(row)
     return records
+
+
+def illegal_moves(rows: Iterable[Event]) -> list[tuple[Event, str | None, str]]:
+    """The rows after which a step's status moved as `STEP_MOVES` does not allow: the row, from, to (I3)."""
+    records: dict[str, StepRecord] = {}
+    found: list[tuple[Event, str | None, str]] = []
+    for row in rows:
+        touched = list(records) if row.kind == Kind.TASK_CLAIMED else [row.path] if row.path is not None else []
+        for path in touched:
+            record = records.get(path)
+            before: StepStatus | None = None
+            if record is None:
+                record = records[path] = StepRecord(path, row.step_name or "", row.step_seq or 0, None)
+            else:
+                before = StepStatus(record.status)
+            record.apply(row)
+            after = StepStatus(record.status)
+            if after != before and after not in STEP_MOVES[before]:
+                found.append((row, before, after))
+    return found

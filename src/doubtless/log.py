@@ -108,7 +108,7 @@ class TaskLog:
                 elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
                     open_from[path] = (1, settled.pop(path).input_hash)
             else:
-                open_from.setdefault(path, (seq, None))
+                open_from.setdefault(path, (seq, digest))
             if kind in _WHOLE:
                 whole = min(whole, seq)
             elif step_seq is not None and step_seq > seen:

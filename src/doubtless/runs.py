@@ -158,7 +158,9 @@ class Runs:
     def result(self, head: Head) -> Any:
         """A task's output, typed; or TaskFailed, the same each time."""
         runtime = self.app.runtime
-        ended = next(row for row in reversed(runtime.store.rows(head.task_id, after=0)) if row.kind == Kind.TASK_ENDED)
+        ended = runtime.store.last(head.task_id)
+        if ended is None or ended.kind != Kind.TASK_ENDED:  # late news came after the end
+            ended = next(row for row in reversed(runtime.store.rows(head.task_id)) if row.kind == Kind.TASK_ENDED)
         if ended.status != TaskStatus.DONE:
             failure = json.loads(ended.error or "{}")
             raise TaskFailed(

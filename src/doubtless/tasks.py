@@ -416,7 +416,7 @@ class TaskRun:
             self._give_up(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
 
     def _give_up(self, frame: Frame, outcome: Outcome) -> None:
-        if frame.what == "call":
+        if frame.what == "call" and frame.definition.effect != Effect.READ:
             with self._zombie_lock:
                 self.zombies.add(frame)
         try:

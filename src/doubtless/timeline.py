@@ -155,10 +155,15 @@ def story(rows: Sequence[Event]) -> list[Moment]:
     return moments
 
 
+def said(code: Any, detail: Any) -> str:
+    """An outcome's code and detail on one line; an exception's own text often begins with its type's name already."""
+    return str(detail) if code and str(detail or "").startswith(f"{code}: ") else ": ".join(str(part) for part in (code, detail) if part)
+
+
 def _tell(row: Event) -> str:
     data = row.details
     error = json.loads(row.error) if row.error else {}
-    detail = ": ".join(str(error[k]) for k in ("code", "detail") if error.get(k))
+    detail = said(error.get("code"), error.get("detail"))
     match row.kind:
         case Kind.STEP_INTENDED:
             return f"intent recorded; counts as sent, outcome unknown ({detail})" if error else "intent recorded, then called (attempt 1)"

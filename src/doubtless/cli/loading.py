@@ -71,12 +71,20 @@ def load_app(called: Invocation, target: str) -> Doubtless:
     module = _module_of_file(where) if is_file else _module(where, target)
     app = _attribute(module, name, target)
     called.target = target
-    try:
-        if app.url != Doubtless().url:
-            called.url = app.url
-    except UsageError:  # the environment names no store; an app without any is refused when it is used
-        called.url = app._url
+    called.url = _to_be_said(app)
     return app
+
+
+def _to_be_said(app: Doubtless) -> str | None:
+    """The app's store, where the environment does not name the same one: commands to type have to name it then."""
+    try:
+        url = app.url
+    except UsageError:
+        return None  # refused when it is used, with what to do
+    try:
+        return None if url == Doubtless().url else url
+    except UsageError:
+        return url
 
 
 def _module(name: str, target: str) -> ModuleType:

@@ -49,12 +49,15 @@ def inbox(called: Invocation, case_id: str | None, url: str | None) -> int:
 def one_case(called: Invocation, app: Doubtless, case_id: str) -> int:
     """Show everything of one case, open or settled."""
     shown, row = app.case(case_id), app.store.case(case_id)
+    settled = None
+    if row is not None and row.settled_seq is not None:
+        settled = app.store.rows(row.task_id, after=row.settled_seq - 1)[0]
     if called.as_json:
-        emit(shapes.case(shown, row))
+        emit(shapes.case(shown, settled))
     else:
         from .render_case import case_text
 
-        say(case_text(shown, row))
+        say(case_text(shown, settled))
     return OK
 
 

@@ -64,6 +64,10 @@ class Sheet:
         table.add_row(Text(lead, style=lead_style), words)
         self._console.print(table)
 
+    def command(self, text: str, lead: str = "    ") -> None:
+        """A command to type: never broken, so that it can be copied."""
+        self._console.print(Text.assemble((lead, "dim"), (plain(text), "bold")), soft_wrap=True)
+
     def title(self, *parts: str | tuple[str, str]) -> None:
         """A line of parts, each with a style of its own."""
         self._console.print(Text.assemble(*parts), overflow="fold")
@@ -94,10 +98,11 @@ def call_text(name: str, params: Any, room: int = 400) -> str:
     return f"{name}({shorten(', '.join(f'{key}={short_json(value)}' for key, value in params.items()), room)})"
 
 
-def clock(us: int, day: object = None) -> str:
-    """A time of day; with its date where that is another than the picture's."""
+def clock(us: int, day: object = None, *, fine: bool = False) -> str:
+    """A time of day, `fine` to the millisecond; with its date where that is another than the picture's."""
     when = moment(us)
-    return f"{when:%H:%M:%S}" if day is None or when.date() == day else f"{when:%Y-%m-%d %H:%M:%S}"
+    told = f"{when:%H:%M:%S}" + (f".{when.microsecond // 1000:03}" if fine else "")
+    return told if day is None or when.date() == day else f"{when:%Y-%m-%d} {told}"
 
 
 # ---------------------------------------------------------------- how things stand
@@ -203,7 +208,7 @@ def timeline(view: TaskView, *, width: int | None = None, every: bool = False, s
     if commands:
         sheet.line()
     for number, command in enumerate(commands):
-        sheet.line(command, "bold", lead="  next  " if not number else "        ", lead_style="dim")
+        sheet.command(command, "  next  " if not number else "        ")
     return sheet.text()
 
 
@@ -218,7 +223,8 @@ def header(sheet: Sheet, view: TaskView, day: object) -> None:
         sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
     if view.status == TaskStatus.DONE:
         sheet.line(short_json(view.output, 400), lead="  output  ", lead_style="dim")
-    if view.why and view.status not in (TaskStatus.DONE, TaskStatus.RUNNING):
+    told_below = any(case.why in (view.why or "") for case in view.cases)
+    if view.why and not told_below and view.status not in (TaskStatus.DONE, TaskStatus.RUNNING):
         sheet.line(without_command(view.why), lead="  why     ", lead_style="dim")
 
 
@@ -301,7 +307,7 @@ def fit(cells: Sequence[str], widths: Sequence[int]) -> str:
 def story(sheet: Sheet, step: StepView, day: object, indent: int) -> None:
     """What happened to a step, line by line."""
     for at, what in step.story:
-        sheet.line(what, "dim", lead=f"{' ' * indent}{clock(at, day)}  ", lead_style="dim")
+        sheet.line(what, "dim", lead=f"{' ' * indent}{clock(at, day, fine=True)}  ", lead_style="dim")
 
 
 def total(view: TaskView) -> str:
@@ -335,7 +341,7 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool]) -> str:
     for head in heads:
         alive_now = alive.get(head.owner or "", False)
         look = task_look(head.status, head.why, head.wake_at, head.owner, alive_now, newest.date())
-        told = "" if head.status == TaskStatus.DONE else without_command(head.why or "")
+        told = "" if head.status == TaskStatus.DONE else without_command(head.why or "").removeprefix(f"{look.words}: ")
         task_id = plain(head.task_id)  # whole, however long: it is there to be typed
         name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((head.task_name,), (names,))}"
         lead = f"{clock(head.updated_at, newest.date())}  {look.mark} {name}"

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..timeline import said
 from .render import Sheet, call_text, clock, short_json
 from .shapes import answer_commands
 from .typed import moment, offset, show_time, typed
 
 if TYPE_CHECKING:
+    from ..events import Event
     from ..inbox import Case, Inbox
-    from ..store.base import CaseRow
 
 ASKS: dict[str, str] = {
     "doubt": "did it happen?",
@@ -36,23 +37,26 @@ def inbox_list(found: Inbox, frozen: Mapping[str, str], *, suspect: bool, store:
         where = f"{case.step} at {case.path}, " if case.step else ""
         sheet.line(f"{ASKS.get(case.kind, case.kind)}  ({where}task {case.task_id})", "bold", lead=f"{case.id}  ", lead_style="bold yellow")
         sheet.line(f"{case.why}; since {show_time(case.opened_at)}", lead="    ")
-        sheet.line(typed("inbox", case.id, store=store), lead="    ", lead_style="dim")
+        sheet.command(typed("inbox", case.id, store=store))
     for doubt in found.doubts:
         sheet.line(f"in doubt: {doubt.step} at {doubt.path}", "bold", lead=f"{doubt.task_id}  ", lead_style="bold yellow")
         sheet.line(f"{doubt.why}; since {show_time(doubt.since)}", lead="    ")
-        sheet.line(typed("resume", "MODULE:APP", doubt.task_id), lead="    ", lead_style="dim")
+        sheet.command(typed("resume", "MODULE:APP", doubt.task_id))
     for step, why in frozen.items():
         name = None if step == "*" else step
         sheet.line(f"{'every write' if name is None else name}: {why}", lead="frozen  ", lead_style="bold cyan")
-        sheet.line(typed("thaw", name, store=store), lead="    ", lead_style="dim")
+        sheet.command(typed("thaw", name, store=store))
     if suspect:
         sheet.line("the store is in suspect mode: every write that its log does not know counts as sent", "bold yellow")
-        sheet.line(typed("recover", store=store, end="", by="NAME", why="TEXT"), lead="    ", lead_style="dim")
+        sheet.command(typed("recover", store=store, end="", by="NAME", why="TEXT"))
     return sheet.text()
 
 
-def case_text(case: Case, row: CaseRow | None, *, width: int | None = None) -> str:
-    """Everything of a case: what was to happen, every attempt and look, what each answer does, and what to type for it."""
+def case_text(case: Case, settled: Event | None, *, width: int | None = None) -> str:
+    """Everything of a case: what was to happen, every attempt and look, what each answer does, and what to type for it.
+
+    `settled`: its CaseSettled row; what was answered stands in the place of the answers then.
+    """
     sheet = Sheet(width)
     sheet.title((f"case {case.id}", "bold"), f"  {ASKS.get(case.kind, case.kind)}  ", (case.kind, "dim"))
     opened = moment(case.opened_at)
@@ -67,9 +71,10 @@ def case_text(case: Case, row: CaseRow | None, *, width: int | None = None) -> s
             sheet.line(json.dumps(value, ensure_ascii=False), lead=f"  {name:<8}  ", lead_style="dim")
     sheet.line(case.hash, lead="  hash      ", lead_style="dim")
     sheet.line()
-    if row is not None and row.settled_seq is not None:
-        at = show_time(row.settled_at) if row.settled_at is not None else "an unknown time"
-        sheet.line(f"settled by {row.settled_by}, {at}", "bold green")
+    if settled is not None:
+        data = settled.details
+        why = f": {data['why']}" if data.get("why") else ""
+        sheet.line(f"settled: {data['answer']}, by {data['by']}, {show_time(settled.at.wall)}{why}", "bold green")
     else:
         answers(sheet, case)
     return sheet.text()
@@ -89,10 +94,9 @@ def step_evidence(sheet: Sheet, evidence: dict[str, Any], day: object) -> None:
     for handle in evidence.pop("handles", []):
         sheet.line(short_json(handle), lead="  handle    ", lead_style="dim")
     for attempt in evidence.pop("attempts", []):
-        detail = f": {attempt['detail']}" if attempt["detail"] else ""
-        code = f" ({attempt['code']}{detail})" if attempt["code"] else ""
-        said = f"{clock(attempt['started_at'], day)}  {attempt['outcome']}{code}"
-        sheet.line(said, lead=f"  attempt {attempt['attempt']} ", lead_style="dim")
+        why = said(attempt["code"], attempt["detail"])
+        told = f"{clock(attempt['started_at'], day)}  {attempt['outcome']}" + (f" ({why})" if why else "")
+        sheet.line(told, lead=f"  attempt {attempt['attempt']} ", lead_style="dim")
     looks = evidence.pop("looks", [])
     for look in looks:
         why = f" ({look['why']})" if look.get("why") else ""
@@ -125,6 +129,6 @@ def answers(sheet: Sheet, case: Case) -> None:
     for answer, commands in answer_commands(case).items():
         sheet.line(case.answers[answer], lead=f"  {answer:<15} ", lead_style="bold")
         for command in commands:
-            sheet.line(command, lead="    ", lead_style="dim")
+            sheet.command(command)
     sheet.line()
     sheet.line("Fill in what stands in capitals. The hash binds the answer to what is shown here.", "dim")

@@ -130,8 +130,7 @@ def next_step(error: DoubtlessError, called: Invocation) -> str:
         case TaskWaiting():
             return f"from {show_time(error.until.wall)} on: {resume}" if error.until else resume
         case TaskFrozen():
-            frozen = error.context.get("step")
-            return f"{typed('thaw', frozen, store=store)}, or what else is frozen; then: {resume}"
+            return f"{typed('thaw', error.context.get('step'), store=store)}; then: {resume}"
         case TaskFailed():
             return typed("show", task, store=store)
         case InputDiffers():

@@ -9,7 +9,7 @@ from .typed import typed, utc
 if TYPE_CHECKING:
     from ..events import Event
     from ..inbox import Case, Doubt
-    from ..store.base import CaseRow, Head
+    from ..store.base import Head
     from ..timeline import StepView, TaskView
 
 
@@ -53,14 +53,15 @@ def step(view: StepView) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def case(shown: Case, row: CaseRow | None) -> dict[str, Any]:
-    """A case with its evidence, what each answer would do, and the commands to type. `row` tells how it was settled."""
-    settled = row is not None and row.settled_seq is not None
-    done = {"by": row.settled_by, "at": time(row.settled_at)} if row is not None and settled else None
+def case(shown: Case, settled: Event | None) -> dict[str, Any]:
+    """A case with its evidence, what each answer would do, and the commands to type. `settled`: its CaseSettled row."""
+    done = None
+    if settled is not None:
+        done = {**{k: settled.details.get(k) for k in ("answer", "by", "why")}, "at": utc(settled.at.wall)}
     return {
         "id": shown.id, "task": shown.task_id, "kind": shown.kind, "why": shown.why, "path": shown.path, "step": shown.step,
         "opened_at": utc(shown.opened_at), "evidence": shown.evidence, "answers": shown.answers, "hash": shown.hash,
-        "settled": done, "commands": {} if settled else answer_commands(shown),
+        "settled": done, "commands": answer_commands(shown) if settled is None else {},
     }  # fmt: skip
 
 
