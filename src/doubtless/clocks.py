@@ -19,10 +19,17 @@ class Clock(Protocol):
         """Seconds, for waits and timeouts inside this process."""
 
     def pause(self, seconds: float, stop: threading.Event | None) -> None:
-        """Wait that long, or until `stop` is set."""
+        """Wait that long, or until `stop` is set, or less: whoever waits looks at the log then, and waits again."""
 
     async def apause(self, seconds: float) -> None:
-        """Wait that long, or less, without blocking the event loop."""
+        """The same without blocking the event loop."""
+
+
+LOOK = 1.0
+"""Seconds after which a run that waits looks whether the log has moved: a person may have answered."""
+
+LOOK_ASYNC = 0.25
+"""The same on the event loop, where nothing else wakes a wait when its run is to stop."""
 
 
 class SystemClock:
@@ -39,11 +46,11 @@ class SystemClock:
 
     def pause(self, seconds: float, stop: threading.Event | None) -> None:
         if stop is None:
-            time.sleep(seconds)
+            time.sleep(min(seconds, LOOK))
         else:
-            stop.wait(seconds)
+            stop.wait(min(seconds, LOOK))
 
     async def apause(self, seconds: float) -> None:
         import asyncio
 
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(min(seconds, LOOK_ASYNC))

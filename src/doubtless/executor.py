@@ -513,7 +513,8 @@ def record_result(
         rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
         if blob is not None:
             output = output._replace(blobs=(*output.blobs, blob))
-    append_result(run, path, rows, output)
+    if not append_result(run, path, rows, output, forget=given is not None):
+        return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled.pop(path))
     if output.fault is not None:
         raise open_output_case(run, path)
     return output.value
@@ -539,16 +540,22 @@ def settled_rows(
     return rows
 
 
-def append_result(run: Run, path: str, rows: list[Event], output: Output) -> None:
-    """Append what is known of an effect; only the death of this process can turn it into a doubt."""
+def append_result(run: Run, path: str, rows: list[Event], output: Output, *, forget: bool) -> bool:
+    """Append what is known of an effect; only the death of this process can turn it into a doubt.
+
+    `forget`: task code gets the output now and does not ask for this place again in this pass. False: somebody has
+    settled the step while its call ran; the result is kept as evidence, and what stands is what the task goes on with.
+    """
+    forget = forget and output.fault is None
     while True:
         try:
-            keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=output.fault is None))
+            keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=forget))
         except Moved:
             settled = run.log.settled.get(path)
             if settled is None:
                 continue
             late_result(run.runtime, run.task_id, rows[0], output.blobs, settled)
+            return False
         except StaleEpoch:
             late_result(run.runtime, run.task_id, rows[0], output.blobs, None)
             raise
@@ -557,6 +564,7 @@ def append_result(run: Run, path: str, rows: list[Event], output: Output) -> Non
         break
     if output.fault is not None:
         tell_cases(run, path, CaseKind.OUTPUT)
+    return True
 
 
 def keep_trying(run: Run, record: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
@@ -911,7 +919,7 @@ def wait(run: Run, request: Wait) -> None:
         left = request.until - store.now().wall
         if left <= 0 or run.log.refresh():
             return
-        run.runtime.pause(min(left / 1e6, 1.0), run.stop)
+        run.runtime.pause(left / 1e6, run.stop)
     run.check()
 
 
@@ -941,7 +949,7 @@ async def await_time(run: Run, request: Wait) -> None:
         left = request.until - run.runtime.store.now().wall
         if left <= 0 or run.log.refresh():
             return
-        await run.runtime.apause(min(left / 1e6, 0.25))
+        await run.runtime.apause(left / 1e6)
     run.check()
 
 

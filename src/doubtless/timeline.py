@@ -52,7 +52,10 @@ class StepView(NamedTuple):
 
 
 class TaskView(NamedTuple):
-    """A task with its steps in order of first arrival, and its open cases. Times are microseconds."""
+    """A task with its steps in order of first arrival, and its open cases. Times are microseconds.
+
+    `stands`: of a task that ended failed, the effects that a person has let stand.
+    """
 
     id: str
     name: str
@@ -68,6 +71,7 @@ class TaskView(NamedTuple):
     owner_alive: bool
     steps: tuple[StepView, ...]
     cases: tuple[Case, ...]
+    stands: tuple[dict[str, Any], ...] = ()
 
 
 def view(runtime: Runtime, head: Head) -> TaskView:
@@ -99,6 +103,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         owner_alive=runtime.store.owner_alive(head.owner),
         steps=tuple(step_view(runtime, records[path], by_path[path]) for path in records),
         cases=tuple(read_case(runtime, case) for case in runtime.store.cases(task_id=head.task_id)),
+        stands=tuple(ended.details.get("stands", ())) if ended else (),
     )
 
 

@@ -59,7 +59,7 @@ def killed_at(stage: Stage, where: str, *, drop: bool) -> None:
     stage.office.hold(TASK, where)
     first = stage.child()
     first.tell("run", TASK, "no")
-    stage.office.wait_held()
+    stage.office.wait_held(first)
     first.kill()
     if drop:
         stage.office.release("drop")
@@ -165,7 +165,7 @@ def slow(stage: Stage) -> Played:
     stage.office.hold(TASK, "before")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held()
+    stage.office.wait_held(owner)
     turned_past_all_limits(stage)
     refused = stage.child().run(TASK)
     assert refused["stands"] == "busy" and str(owner.pid) in refused["why"], refused
@@ -188,7 +188,7 @@ def stopped_and_woken(stage: Stage) -> Played:
     stage.office.hold(TASK, "before")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held()
+    stage.office.wait_held(owner)
     owner.stop()
     second = stage.child()
     refused = second.run(TASK)
@@ -205,7 +205,7 @@ def stopped_and_killed(stage: Stage) -> Played:
     stage.office.hold(TASK, "after")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held()
+    stage.office.wait_held(owner)
     owner.stop()
     second = stage.child()
     assert second.run(TASK)["stands"] == "busy"

@@ -57,6 +57,9 @@ class TurnedClock:
         self._waited += seconds
         self.turn(seconds)
 
+    async def apause(self, seconds: float) -> None:
+        self.pause(seconds, None)
+
     def turn(self, seconds: float, *, overrun: bool = False) -> None:
         """The wall clock shows so many seconds more; with `overrun` also the clocks that time calls in every process."""
         us = max(1, round(seconds * 1e6))

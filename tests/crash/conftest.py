@@ -9,10 +9,6 @@ import pytest
 from .driver import World
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "prove: the long form, run by `make prove`")
-
-
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("world") / "world.db") as running:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -29,7 +30,8 @@ SECOND = 1_000_000
 
 def environment() -> dict[str, str]:
     """What a child needs to import what this process imports."""
-    places = [str(Path(__file__).parents[1]), *(place or os.getcwd() for place in sys.path)]
+    package_root = Path(__file__).parents[len(__package__.split("."))]
+    places = [str(package_root), *(place or os.getcwd() for place in sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
@@ -91,9 +93,12 @@ class Office:
         """The next replies for this reference are lost: ``reply``, ``500 after``, ``503 before``."""
         self.control("set", reference=reference, lose=how, count=count)
 
-    def wait_held(self, count: int = 1) -> None:
-        """So many requests have been held since the office was opened."""
-        assert self.control(f"wait?count={count}")["reached"], "no request came to the barrier"
+    def wait_held(self, child: Child) -> None:
+        """A request has come to the barrier. Fails when the child that is to send it died, or none comes in 30 s."""
+        deadline = time.monotonic() + 30.0
+        while not self.control("wait?count=1")["reached"]:
+            assert child.process.poll() is None, "the child died before its request came"
+            assert time.monotonic() < deadline, "no request came to the barrier"
 
     def release(self, how: str = "go") -> None:
         """Whoever is held goes on (``go``), or its connection is closed at once (``drop``)."""

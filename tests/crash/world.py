@@ -246,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.offices[name].set(body)
                 return {}
             case ["wait"]:
-                return {"reached": self.server.offices[name].wait_held(int(search["count"]), 30.0)}
+                return {"reached": self.server.offices[name].wait_held(int(search["count"]), 1.0)}
             case ["release"]:
                 return {"released": self.server.offices[name].release(body["how"])}
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -81,9 +82,14 @@ def open_and_say(store: SqliteStore) -> None:
     store.close()
 
 
-def count(store: SqliteStore, task_id: str) -> None:
-    """Say how many rows the task has."""
-    say(len(store.rows(task_id)))
+def lock(store: SqliteStore) -> None:
+    """Say whether another process holds SQLite's shared lock on the database file."""
+    with open(store.path, "r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+            say("free")
+        except OSError:
+            say("held")
 
 
 def die_at(store: SqliteStore, point: str, count: str, task_id: str) -> None:
@@ -109,7 +115,7 @@ def die_at(store: SqliteStore, point: str, count: str, task_id: str) -> None:
 
 
 DEEDS: dict[str, Callable[..., None]] = {
-    "claim": claim, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "count": count, "die": die_at,
+    "claim": claim, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "lock": lock, "die": die_at,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, case_ope
 from doubtless.blobs import Content
 from doubtless.errors import StoreUnavailable, UsageError
 from doubtless.store.base import Blob
+from doubtless.store.link import RETRY_SECONDS
 from doubtless.store.sqlite import SqliteStore
 
 
@@ -73,6 +74,23 @@ def test_a_lock_held_too_long_is_told_and_nothing_is_written(begin: Begin, make_
     other.close()
     mine.append(intended("recon-1", clock(), w.epoch))
     assert len(impatient.rows("recon-1")) == 2
+
+
+def test_a_held_lock_is_tried_again_at_one_short_constant_interval(
+    begin: Begin, make_store: MakeStore, clock: TurnClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = begin()
+    impatient = make_store(busy_timeout=0.02)
+    mine = Writer(impatient, "recon-1", type("C", (), {"epoch": w.epoch})())
+    other = apsw.Connection(impatient.path)
+    other.execute("BEGIN IMMEDIATE")
+    slept: list[float] = []
+    monkeypatch.setattr("doubtless.store.link.time.sleep", slept.append)
+    with pytest.raises(StoreUnavailable):
+        mine.append(intended("recon-1", clock(), w.epoch))
+    other.execute("ROLLBACK")
+    other.close()
+    assert len(slept) > 20 and set(slept) == {RETRY_SECONDS}  # a growing wait starves whoever waits longest
 
 
 def test_an_append_waits_for_a_lock_that_is_given_back(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:

@@ -176,7 +176,7 @@ class StepLog:
 
     def late_failure(self, number: int) -> None:
         """The thread of an attempt that was given up has ended without an output."""
-        self.add(Kind.EVIDENCE_STORED, attempt=number, data={"what": "late_outcome"}, error=dump({"kind": "unknown"}), epoch=1)
+        self.add(Kind.EVIDENCE_STORED, attempt=number, data={"what": "late_error"}, error=dump({"kind": "unknown"}), epoch=1)
 
     # ------------------------------------------------------------ the fold
 

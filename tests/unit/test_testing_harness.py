@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,12 @@ import pytest
 
 from doubtless import (
     Abandon,
-    Diverged,
     Doubtless,
     Happened,
     NeedsHuman,
     NotSent,
     Rejected,
     Several,
-    StepFailed,
-    StepTableError,
     TaskFailed,
     TaskWaiting,
     UnknownStep,
@@ -76,8 +73,8 @@ def shop() -> Shop:
     return Shop()
 
 
-@pytest.fixture
-def h(shop: Shop, tmp_path: Path) -> Iterator[Harness]:
+@pytest.fixture(name="h")
+def harness_of_the_shop(shop: Shop, tmp_path: Path) -> Iterator[Harness]:
     with harness(shop.app, tmp_path) as h:
         yield h
 
@@ -360,12 +357,36 @@ def test_a_restart_ends_a_run_of_the_old_process(shop: Shop, tmp_path: Path) -> 
         thread.start()
         assert entered.wait(10)
         h.restart()
+        h.kill(shop.create, after="effect")  # is for the new process: a thread of the old one does not meet it
         go.set()
         thread.join(10)
         assert [str(error) for error in died] == ["the process was restarted"]
         assert kinds(h, "r1") == ["TaskAccepted", "TaskClaimed", "StepIntended"]
         assert h.run(shop.one, "r1", row=7) == "sheet-1"
         assert shop.world.count() == 1
+        with pytest.raises(Killed, match="died after the effect"):
+            h.run(shop.one, "r2", row=8)
+
+
+def test_a_restart_ends_a_run_that_waits(shop: Shop, tmp_path: Path) -> None:
+    died: list[BaseException] = []
+
+    def old() -> None:
+        try:
+            h.run(shop.day, "d1", day="mon")
+        except Killed as error:
+            died.append(error)
+
+    with harness(shop.app, tmp_path, auto_advance=False) as h:
+        h.fail(shop.rows, TimeoutError)
+        thread = threading.Thread(target=old)
+        thread.start()
+        h.clock.until_paused()
+        h.restart()
+        thread.join(10)
+        assert len(died) == 1
+        h.clock.auto_advance = True
+        assert h.run(shop.day, "d1", day="mon") == 4
 
 
 def test_a_worker_dies_with_its_process_and_without_a_word(shop: Shop, h: Harness) -> None:

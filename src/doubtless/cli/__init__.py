@@ -25,6 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         return silence()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  this is where every error ends, as one line and a code
         return report(error, called)
     return int(code or 0)

@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from ..store.recover import Recovery
 
 
-@click.command()
+@click.command(short_help="Check that the log holds together.")
 @store_option
 @common
 @click.pass_obj
 def verify(called: Invocation, url: str | None) -> int:
     """Check the log: every chain, gap, ref and projection, and the mark. Reads only; 6 when something is found.
 
-    JSON: {"problems": [{"where", "event_seq", "what"}], "tasks": how many were looked at}.
+    JSON: {"problems": [{"where", "event_seq", "what"}]}.
     """
-    with looking(called, url) as app:
-        count = len(app.tasks())
-        problems = app.verify()
+    app = Doubtless(url_said(called, url), read_only=True)
+    problems = app.verify()
+    count = 0 if problems else len(app.tasks())
+    app.close()
     if called.as_json:
-        emit({"problems": [problem._asdict() for problem in problems], "tasks": count})
+        emit({"problems": [problem._asdict() for problem in problems]})
     else:
         for problem in problems:
             at = f", event {problem.event_seq}" if problem.event_seq is not None else ""
@@ -50,7 +51,7 @@ def verify(called: Invocation, url: str | None) -> int:
     return OK
 
 
-@click.command()
+@click.command(short_help="Go on with a store that is refused.")
 @click.option("--accept", is_flag=True, help="Go on in suspect mode: what the log does not know counts as sent, outcome unknown.")
 @click.option("--end", is_flag=True, help="End suspect mode: you vouch that nothing was sent that the log does not know.")
 @click.option("--by", default="", metavar="NAME", help="Of --accept and --end: who says so.")
@@ -58,7 +59,7 @@ def verify(called: Invocation, url: str | None) -> int:
 @store_option
 @common
 @click.pass_obj
-def recover(called: Invocation, accept: bool, end: bool, by: str, why: str, url: str | None) -> int:
+def recover(called: Invocation, *, accept: bool, end: bool, by: str, why: str, url: str | None) -> int:
     """Say why a store is refused (a restored backup, a copy, damage) and what of it can be read; or go on with it.
 
     Without --accept and --end nothing is changed; the exit code is 6 when the store would be refused.
@@ -95,11 +96,15 @@ def recover(called: Invocation, accept: bool, end: bool, by: str, why: str, url:
 
 def end_suspect_mode(called: Invocation, url: str | None, by: str, why: str) -> int:
     """Let new writes be sent again as ever."""
+    from ..store import open_store
+
     with changing(called, url) as app:
         if not app.store.info().suspect:
             raise UsageError("the store is not in suspect mode; there is nothing to end")
-        app.store.end_suspect(by=by, why=why)
-        path = app.store.info().location
+        store = open_store(app.url, clock=app.clock.now)
+        store.end_suspect(by=by, why=why)
+        store.close()
+        path = store.path
     if called.as_json:
         emit({"path": path, "reason": None, "rows": None, "intents": [], "accepted": False, "suspect": False})
     else:
@@ -138,7 +143,10 @@ def as_text(found: Recovery, suspect: bool, store: str | None) -> str:
     return "\n".join([*lines, *open_ones])
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    short_help="Show the accident, and the same work with Doubtless.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @common
 @click.pass_obj
@@ -152,7 +160,9 @@ def demo(called: Invocation, options: Sequence[str]) -> int:
     try:
         from ..demo import main
     except ImportError as error:
-        raise UsageError(f"the demo is not part of this installation ({error})", hint="it comes with the wheel and the source tree") from error
+        raise UsageError(
+            f"the demo is not part of this installation ({error})", hint="it comes with the wheel and the source tree"
+        ) from error
     with guarded(), aside(called.as_json):
         try:
             code = main(list(options))

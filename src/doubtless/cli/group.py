@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import UsageError
 from .exits import MEANING
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +53,7 @@ class Commands(click.Group):
 
             near = get_close_matches(args[0], HOMES, n=1)
             meant = f"did you mean {near[0]}?" if near else "doubtless --help lists the commands"
-            raise click.UsageError(f"there is no command {args[0]}. {meant}", ctx)
+            raise UsageError(f"there is no command {args[0]}", hint=meant)
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -101,7 +102,8 @@ def common(command: F) -> F:
 
 def store_option(command: F) -> F:
     """Add ``--store``, for commands that look without the app's code."""
-    return click.option("--store", "url", metavar="URL", help="The store, sqlite:///recon.db. Default: $DOUBTLESS_STORE.")(command)
+    help_text = "The store, as in sqlite:///recon.db. Default: $DOUBTLESS_STORE."
+    return click.option("--store", "url", metavar="URL", help=help_text)(command)
 
 
 target_argument = click.argument("target", metavar="MODULE:APP")

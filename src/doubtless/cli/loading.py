@@ -99,7 +99,8 @@ def _module(name: str, target: str) -> ModuleType:
                 f"cannot import {name}: it needs the module {missing}, which is not installed",
                 hint=f"install it beside doubtless, for {sys.executable}",
             ) from error
-        raise UsageError(f"there is no module {missing} (looked in {os.getcwd()} and the module path)", hint=_near(name)) from error
+        searched = f"looked in {os.getcwd()} and on the module path"
+        raise UsageError(f"there is no module {missing} ({searched})", hint=_near(name)) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
@@ -146,7 +147,8 @@ def _module_of_file(where: str) -> ModuleType:
     module = _module(name, where)
     found = getattr(module, "__file__", None)
     if found is None or Path(found).resolve() != path:
-        raise UsageError(f"{where} would be the module {name}, and that name is taken by {found or 'a built-in module'}", hint="rename the file")
+        taken = f"that name is taken by {found or 'a built-in module'}"
+        raise UsageError(f"{where} would be the module {name}, and {taken}", hint="rename the file")
     return module
 
 
@@ -158,7 +160,7 @@ def _attribute(module: ModuleType, name: str, target: str) -> Doubtless:
         except AttributeError:
             raise UsageError(f"{module.__name__} has no {name}", hint=_apps_of(module, name)) from None
     if not isinstance(found, Doubtless):
-        raise UsageError(f"{target} is a {type(found).__name__}, not a Doubtless app", hint=_apps_of(module, name))
+        raise UsageError(f"{target} is of type {type(found).__name__}, not a Doubtless app", hint=_apps_of(module, name))
     return found
 
 
@@ -209,7 +211,7 @@ def read_params(task: Task[..., Any], pairs: Sequence[str], whole: str | None) -
     """
     params = read_json(whole, "--params") if whole is not None else {}
     if not isinstance(params, dict):
-        raise UsageError(f"--params is a JSON {type(params).__name__}, not an object", hint="""--params '{"day": "2026-11-28"}'""")
+        raise UsageError("--params is JSON, but no object", hint="""--params '{"day": "2026-11-28"}'""")
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not (equals and key):
@@ -220,7 +222,8 @@ def read_params(task: Task[..., Any], pairs: Sequence[str], whole: str | None) -
     task.code.definition.binder.bind((), params)
     fault = _misfit(task, params)
     if fault:
-        raise UsageError(f"task {task.name}: {fault}; nothing was written", hint=f"it is declared as {task.name}{_signature(task)}")
+        declared = f"it is declared as {task.name}{_signature(task)}"
+        raise UsageError(f"task {task.name}: {fault}; nothing was written", hint=declared)
     return params
 
 

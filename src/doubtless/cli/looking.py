@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..timeline import TaskView
 
 
-@click.command()
+@click.command(short_help="List the tasks.")
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice([s.value for s in TaskStatus]), metavar="STATUS",
     help=f"Only of this status; may be given more than once: {', '.join(TaskStatus)}.",
@@ -48,7 +48,7 @@ def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
     return OK
 
 
-@click.command(no_args_is_help=True)
+@click.command(short_help="Show a task's timeline: calls, doubts, what is open.")
 @click.argument("task_id", metavar="ID")
 @click.option("--all", "every", is_flag=True, help="Every step on a line of its own, with all of its story.")
 @store_option
@@ -61,7 +61,8 @@ def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
 
     JSON: {"id", "task", "status", "why", "params", "output", "error", "owner", "owner_alive", "wake_at", "created_at",
     "updated_at", "steps": [{"path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error",
-    "keys", "handles", "attempts": [...], "story": [{"at", "what"}]}], "cases": [case], "next": [commands]}.
+    "keys", "handles", "attempts": [...], "story": [{"at", "what"}]}], "cases": [case], "stands": [{"path", "step",
+    "compensate"}], "next": [commands]}.
     """
     from .render import next_commands, timeline
 
@@ -74,7 +75,7 @@ def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
     return OK
 
 
-@click.command(no_args_is_help=True)
+@click.command(short_help="Print a task's events, one per line.")
 @click.argument("task_id", metavar="ID")
 @store_option
 @common
@@ -104,7 +105,7 @@ def event_line(event: dict[str, object]) -> str:
     return "  ".join([lead, *(f"{name}={value}" for name, value in event.items() if value is not None and name not in left_out)])
 
 
-@click.command(no_args_is_help=True)
+@click.command(short_help="Print what happens to each step in each kind of trouble.")
 @target_argument
 @common
 @click.pass_obj

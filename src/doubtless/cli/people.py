@@ -19,7 +19,7 @@ from .signals import guarded
 from .typed import typed
 
 
-@click.command()
+@click.command(short_help="List what waits for a person, or show a case.")
 @click.argument("case_id", metavar="[CASE]", required=False)
 @store_option
 @common
@@ -61,13 +61,13 @@ def one_case(called: Invocation, app: Doubtless, case_id: str) -> int:
     return OK
 
 
-@click.command(no_args_is_help=True)
+@click.command(short_help="Answer a case, once.")
 @target_argument
 @click.argument("case_id", metavar="CASE")
 @click.argument("answer", type=click.Choice(list(SPELLED.values())), metavar="ANSWER")
 @click.option("--by", required=True, metavar="NAME", help="Who says so.")
 @click.option("--why", required=True, metavar="TEXT", help="How they know.")
-@click.option("--shown", required=True, metavar="HASH", help="The hash that inbox CASE showed; its first 8 characters do.")
+@click.option("--shown", metavar="HASH", help="The hash that inbox CASE showed; its first 8 characters do.  [required]")
 @click.option("--output", metavar="JSON|@FILE", help="Of happened and answer: the step's output.")
 @click.option("--then", type=click.Choice(["retry", "fail"]), help="Of did_not_happen: send it again, or give it up.")
 @click.option("--even-now", is_flag=True, help="Of did_not_happen: without waiting and without a fresh look, at your risk.")
@@ -75,8 +75,8 @@ def one_case(called: Invocation, app: Doubtless, case_id: str) -> int:
 @common
 @click.pass_obj
 def settle(
-    called: Invocation, target: str, case_id: str, answer: str, by: str, why: str, shown: str, output: str | None, then: str | None,
-    even_now: bool, go_on: bool,
+    called: Invocation, *, target: str, case_id: str, answer: str, by: str, why: str, shown: str | None,
+    output: str | None, then: str | None, even_now: bool, go_on: bool,
 ) -> int:  # fmt: skip
     """Answer a case, once. The answer is bound to what was shown: new evidence means looking again.
 
@@ -85,6 +85,8 @@ def settle(
 
     JSON: {"case", "task", "answer", "by"}; with --resume also "status" and "output" of the task that is done.
     """
+    if shown is None:
+        raise UsageError("an answer is bound to what was shown: --shown HASH is missing", hint=f"look: {typed('inbox', case_id)}")
     taken = read_answer(answer, output, then, even_now)
     with guarded():
         app = ready(load_app(called, target))
@@ -130,7 +132,7 @@ def read_answer(answer: str, output: str | None, then: str | None, even_now: boo
             return plain[answer]
 
 
-@click.command()
+@click.command(short_help="Stop a step's writes now.")
 @click.argument("step", required=False)
 @click.option("--why", required=True, metavar="TEXT", help="Why; shown wherever a task stands before it.")
 @click.option("--by", default="", metavar="NAME", help="Who says so.")
@@ -149,7 +151,7 @@ def freeze(called: Invocation, step: str | None, why: str, by: str, url: str | N
         return tell_frozen(called, app)
 
 
-@click.command()
+@click.command(short_help="Let frozen writes go on.")
 @click.argument("step", required=False)
 @click.option("--why", default="", metavar="TEXT", help="Why.")
 @click.option("--by", default="", metavar="NAME", help="Who says so.")

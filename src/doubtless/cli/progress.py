@@ -67,7 +67,8 @@ class Lines:
                 self._settle(row, step)
             case Kind.CASE_OPENED:
                 self.close()
-                self.finished.append(f"  ! {step or 'the task'}: case {row.task_id}:{row.event_seq}: {row.details.get('why', '')}")
+                case = f"case {row.task_id}:{row.event_seq}: {row.details.get('why', '')}"
+                self.finished.append(f"  ! {step or 'the task'}: {case}")
             case Kind.TASK_CLAIMED:
                 self._now(row, "taken over from a process that died")
             case Kind.TASK_PARKED | Kind.TASK_ENDED:
@@ -147,12 +148,14 @@ class Progress:
     def _draw(self) -> None:
         import shutil
 
+        from .render import shorten  # counts columns, not characters
+
         width = shutil.get_terminal_size().columns - 1
-        out = "\r\x1b[K" + "".join(f"{plain(line)[:width]}\n" for line in self.lines.finished)
+        out = "\r\x1b[K" + "".join(f"{shorten(plain(line), width)}\n" for line in self.lines.finished)
         self.lines.finished.clear()
         if self.lines.live:
             seconds = max(0, self.app.clock.now().wall - self.lines.since) // 1_000_000
-            out += plain(f"  … {self.lines.live}" + (f"  {seconds} s" if seconds else ""))[:width]
+            out += shorten(plain(f"  … {self.lines.live}" + (f"  {seconds} s" if seconds else "")), width)
         elif self.lines.steps and not self._stop.is_set():
             out += f"  … {self.lines.steps} steps"
         try:

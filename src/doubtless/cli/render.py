@@ -47,8 +47,8 @@ class Sheet:
         self.width = max(width, 40)
         self._file = StringIO()
         self._console = Console(
-            file=self._file, width=self.width, force_terminal=terminal, color_system="standard" if terminal else None, highlight=False,
-            markup=False, emoji=False, legacy_windows=False,
+            file=self._file, width=self.width, force_terminal=terminal, color_system="standard" if terminal else None,
+            highlight=False, markup=False, emoji=False, legacy_windows=False,
         )  # fmt: skip
 
     def line(self, text: str = "", style: str = "", *, lead: str = "", lead_style: str = "") -> None:
@@ -140,7 +140,7 @@ def step_look(step: StepView, view: TaskView) -> Look:
             return Look("?", "in doubt", "bold yellow")
 
 
-def task_look(status: str, why: str | None, wake_at: int | None, owner: str | None, alive: bool, day: object = None) -> Look:
+def task_look(status: str, why: str | None, *, wake_at: int | None, owner: str | None, alive: bool, day: object) -> Look:
     """How a task stands, in words."""
     match status:
         case TaskStatus.DONE | TaskStatus.COMPENSATED:
@@ -201,6 +201,8 @@ def timeline(view: TaskView, *, width: int | None = None, every: bool = False, s
         step_lines(sheet, view, day, every)
         sheet.line()
         sheet.line(total(view), "dim")
+    for effect in view.stands:
+        sheet.line(stands(effect), lead="  ! ", lead_style="bold yellow")
     for case in view.cases:
         sheet.line()
         open_case(sheet, case)
@@ -214,7 +216,7 @@ def timeline(view: TaskView, *, width: int | None = None, every: bool = False, s
 
 def header(sheet: Sheet, view: TaskView, day: object) -> None:
     """Which task it is, how it stands and why, when it ran, with what and to what end."""
-    look = task_look(view.status, view.why, view.wake_at, view.owner, view.owner_alive, day)
+    look = task_look(view.status, view.why, wake_at=view.wake_at, owner=view.owner, alive=view.owner_alive, day=day)
     sheet.title((plain(view.id), "bold"), f"  {plain(view.name)}  ", (f"{look.mark} {look.words}", look.style))
     began, ended = moment(view.created_at), moment(view.updated_at)
     until = f"{ended:%H:%M:%S}" if began.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M:%S}"
@@ -245,37 +247,44 @@ class Row(NamedTuple):
     steps: tuple[StepView, ...]
 
 
-def smooth(step: StepView) -> bool:
-    """Whether nothing happened that needs telling: called once, done by its reply."""
-    return step.status == StepStatus.DONE and step.calls == 1 and step.settled_by == "its reply" and len(step.story) <= 2
+def smooth(step: StepView, view: TaskView) -> bool:
+    """Whether nothing happened that needs telling: called once, done by its reply, and nothing is open about it."""
+    well = step.status == StepStatus.DONE and step.calls == 1 and step.settled_by == "its reply" and len(step.story) <= 2
+    return well and all(case.path != step.path for case in view.cases)
 
 
 def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
     """The steps as lines, many alike in a row on one."""
-    for like, group in groupby(view.steps, key=lambda step: (step.name, step.effect) if smooth(step) and not every else step.path):
+    def like(step: StepView) -> tuple[str, ...]:
+        return (step.name, step.effect) if smooth(step, view) and not every else (step.path,)
+
+    for key, group in groupby(view.steps, key=like):
         steps = tuple(group)
-        if not isinstance(like, str) and len(steps) >= ALIKE:
+        if len(key) > 1 and len(steps) >= ALIKE:
             place = f"{steps[0].path}–{steps[-1].path}"
-            many = f"{steps[0].name} ×{len(steps)}"
-            yield Row(Look("✓", "done", "green"), place, many, steps[0].effect, "each once", "its reply", ())
+            name = f"{steps[0].name} ×{len(steps)}"
+            yield Row(Look("✓", "done", "green"), place, name, steps[0].effect, "each once", "its reply", ())
             continue
         for step in steps:
-            told = () if smooth(step) and not every else (step,)
+            told = () if smooth(step, view) and not every else (step,)
             yield Row(step_look(step, view), step.path, step.name, step.effect, calls(step), how(step, view), told)
 
 
 def calls(step: StepView) -> str:
-    """How often a step was really called."""
+    """How often a step was really called; not known where the log was restored from a backup."""
+    if any(attempt.code == "suspect" for attempt in step.attempts):
+        return "not known"
     return {0: "never", 1: "once", 2: "twice"}.get(step.calls, f"{step.calls} times")
 
 
 def how(step: StepView, view: TaskView) -> str:
-    """What settled a step; of an unsettled one the case that asks about it."""
+    """What settled a step, and the open cases that ask about it."""
+    told = [f"case {case.id}" for case in view.cases if case.path == step.path]
     if step.settled_by is not None:
-        error = step.error if isinstance(step.error, Mapping) else {}
-        code = error.get("code")
-        return f"{step.settled_by}: {code}" if code and step.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED) else step.settled_by
-    return ", ".join(f"case {case.id}" for case in view.cases if case.path == step.path)
+        code = step.error.get("code") if isinstance(step.error, Mapping) else None
+        failed = step.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED) and code not in (None, "", step.settled_by)
+        told.insert(0, f"{step.settled_by}: {code}" if failed else step.settled_by)
+    return "; ".join(told)
 
 
 def step_lines(sheet: Sheet, view: TaskView, day: object, every: bool) -> None:
@@ -299,8 +308,8 @@ def fit(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Cells in columns of these widths, two spaces apart."""
     out = ""
     for cell, width in zip(cells, widths, strict=True):
-        cell = shorten(plain(cell), width)
-        out += cell + " " * (width - cell_len(cell) + 2)
+        shown = shorten(plain(cell), width)
+        out += shown + " " * (width - cell_len(shown) + 2)
     return out
 
 
@@ -316,8 +325,13 @@ def total(view: TaskView) -> str:
     writes = [step for step in view.steps if step.effect != Effect.READ]
     done = sum(step.status == StepStatus.DONE for step in writes)
     called = sum(step.calls for step in writes)
-    words = f"  {len(view.steps)} {'step' if len(view.steps) == 1 else 'steps'}, {settled} settled"
-    return f"{words}; {len(writes)} {'write' if len(writes) == 1 else 'writes'}: {done} done, {called} {'call' if called == 1 else 'calls'} in all"
+    told = f"  {many(len(view.steps), 'step')}, {settled} settled"
+    return f"{told}; {many(len(writes), 'write')}: {done} done, {many(called, 'call')} in all" if writes else told
+
+
+def many(number: int, thing: str) -> str:
+    """A number of things in words."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def open_case(sheet: Sheet, case: Case) -> None:
@@ -325,7 +339,12 @@ def open_case(sheet: Sheet, case: Case) -> None:
     where = f" about {case.step} at {case.path}" if case.step else ""
     sheet.line(f"case {case.id} ({case.kind}){where}: {case.why}", "bold yellow", lead="  ! ", lead_style="bold yellow")
     for owed in case.evidence.get("obligations", []):
-        sheet.line(f"stands: {owed['step']} at {owed['path']}; {owed['compensate']} would undo it", lead="      ")
+        sheet.line(stands(owed), lead="      ")
+
+
+def stands(effect: Mapping[str, Any]) -> str:
+    """An effect of a failed task that was not undone."""
+    return f"stands: {effect['step']} at {effect['path']}; {effect['compensate']} would undo it"
 
 
 # ---------------------------------------------------------------- many tasks
@@ -340,7 +359,7 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool]) -> str:
     sheet.line(f"last event, {newest:%Y-%m-%d} {offset(newest)}", "dim")
     for head in heads:
         alive_now = alive.get(head.owner or "", False)
-        look = task_look(head.status, head.why, head.wake_at, head.owner, alive_now, newest.date())
+        look = task_look(head.status, head.why, wake_at=head.wake_at, owner=head.owner, alive=alive_now, day=newest.date())
         told = "" if head.status == TaskStatus.DONE else without_command(head.why or "").removeprefix(f"{look.words}: ")
         task_id = plain(head.task_id)  # whole, however long: it is there to be typed
         name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((head.task_name,), (names,))}"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..timeline import said
-from .render import Sheet, call_text, clock, short_json
+from .render import Sheet, call_text, clock, short_json, stands
 from .shapes import answer_commands
-from .typed import moment, offset, show_time, typed
+from .typed import moment, show_time, typed
 
 if TYPE_CHECKING:
     from ..events import Event
@@ -35,7 +35,8 @@ def inbox_list(found: Inbox, frozen: Mapping[str, str], *, suspect: bool, store:
         sheet.line("the inbox is empty")
     for case in found.cases:
         where = f"{case.step} at {case.path}, " if case.step else ""
-        sheet.line(f"{ASKS.get(case.kind, case.kind)}  ({where}task {case.task_id})", "bold", lead=f"{case.id}  ", lead_style="bold yellow")
+        asked = f"{ASKS.get(case.kind, case.kind)}  ({where}task {case.task_id})"
+        sheet.line(asked, "bold", lead=f"{case.id}  ", lead_style="bold yellow")
         sheet.line(f"{case.why}; since {show_time(case.opened_at)}", lead="    ")
         sheet.command(typed("inbox", case.id, store=store))
     for doubt in found.doubts:
@@ -61,7 +62,7 @@ def case_text(case: Case, settled: Event | None, *, width: int | None = None) ->
     sheet.title((f"case {case.id}", "bold"), f"  {ASKS.get(case.kind, case.kind)}  ", (case.kind, "dim"))
     opened = moment(case.opened_at)
     where = f", {case.step} at {case.path}" if case.step else ""
-    sheet.line(f"{case.task_id}{where}; opened {opened:%Y-%m-%d %H:%M:%S} {offset(opened)}", lead="  task      ", lead_style="dim")
+    sheet.line(f"{case.task_id}{where}; opened {show_time(case.opened_at)}", lead="  task      ", lead_style="dim")
     sheet.line(case.why, lead="  why       ", lead_style="dim")
     evidence = dict(case.evidence)
     step_evidence(sheet, evidence, opened.date())
@@ -120,7 +121,7 @@ def task_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:
         sheet.line(short_json(evidence.pop("logged"), 1000), lead="  logged    ", lead_style="dim")
         sheet.line(short_json(evidence.pop("asked"), 1000), lead="  asked     ", lead_style="dim")
     for owed in evidence.pop("obligations", []):
-        sheet.line(f"{owed['step']} at {owed['path']}; {owed['compensate']} would undo it", lead="  stands    ", lead_style="dim")
+        sheet.line(stands(owed), lead="  ! ", lead_style="bold yellow")
 
 
 def answers(sheet: Sheet, case: Case) -> None:

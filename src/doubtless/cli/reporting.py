@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -51,16 +52,26 @@ def silence() -> int:
 
 def plain(text: str) -> str:
     """Text with its control characters escaped: what another system said must not move a terminal's cursor."""
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return text if text.isprintable() else "".join(c if _shows(c) else _escaped(c) for c in text)
+
+
+def _shows(character: str) -> bool:
+    """Whether a character only shows: no control, no change of direction, no line or paragraph end, no lone surrogate."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"  # spaces of any script
 
 
 def _escaped(character: str) -> str:
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character) or character.encode("unicode_escape", "backslashreplace").decode()
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def _json_escaped(character: str) -> str:
+    return json.dumps(character)[1:-1]  # as ASCII: outside of strings JSON has no such character
 
 
 def emit(document: object) -> None:
-    """Print one JSON document on one line."""
-    click.echo(json.dumps(document, ensure_ascii=False))
+    """Print one JSON document on one line, without a raw control character."""
+    text = json.dumps(document, ensure_ascii=False)
+    click.echo(text if text.isprintable() else "".join(c if _shows(c) else _json_escaped(c) for c in text))
 
 
 def say(text: str) -> None:

@@ -64,7 +64,7 @@ def how_long(wait: str | None, no_wait: bool, default: bool) -> bool | str:
     return wait
 
 
-@click.command(cls=Waiting, no_args_is_help=True)
+@click.command(cls=Waiting, short_help="Start a task, or go on with it.")
 @target_argument
 @click.argument("task")
 @click.argument("task_id", metavar="ID")
@@ -74,8 +74,9 @@ def how_long(wait: str | None, no_wait: bool, default: bool) -> bool | str:
 @common
 @click.pass_obj
 def run(
-    called: Invocation, target: str, task: str, task_id: str, pairs: Sequence[str], whole: str | None, wait: str | None, no_wait: bool
-) -> int:
+    called: Invocation, *, target: str, task: str, task_id: str, pairs: Sequence[str], whole: str | None, wait: str | None,
+    no_wait: bool,
+) -> int:  # fmt: skip
     """Start the task of this ID, or go on with it: the same call for both.
 
     Prints the task's output. One ID is one task: with other input it is refused. A value of -p stays text where the param
@@ -91,14 +92,14 @@ def run(
         return carried(called, app, task_id, lambda: app.run(code, task_id, wait=limit, **params))
 
 
-@click.command(cls=Waiting, no_args_is_help=True)
+@click.command(cls=Waiting, short_help="Go on with a task, or with all of them.")
 @target_argument
 @click.argument("task_id", metavar="[ID]", required=False)
 @click.option("--all", "every", is_flag=True, help="One pass over all tasks that have not ended.")
 @wait_options
 @common
 @click.pass_obj
-def resume(called: Invocation, target: str, task_id: str | None, every: bool, wait: str | None, no_wait: bool) -> int:
+def resume(called: Invocation, *, target: str, task_id: str | None, every: bool, wait: str | None, no_wait: bool) -> int:
     """Go on with the task of this ID, or with --all of them: what is in doubt is settled first.
 
     Does no harm, however often it is called. --all does not wait unless --wait says so; of what it met the gravest is
@@ -178,10 +179,11 @@ GRAVEST: dict[str, int] = {
 
 def all_of_them(called: Invocation, app: Doubtless, limit: bool | str) -> int:
     """One pass; a line per task."""
+    since = app.store.now().wall
     try:
         results = app.resume_all(wait=limit)
     except Terminated as signal:
-        raise interrupted(app, signal.number, called.target or "MODULE:APP", None) from signal
+        raise interrupted(app, signal.number, called.target or "MODULE:APP", None, since) from signal
     told = {task_id: result_of(text) for task_id, text in results.items()}
     met = {each["result"] for each in told.values()}
     if called.as_json:

@@ -32,7 +32,7 @@ def task(view: TaskView, next_commands: list[str]) -> dict[str, Any]:
         "id": view.id, "task": view.name, "status": view.status, "why": view.why, "params": view.params, "output": view.output,
         "error": view.error, "owner": view.owner, "owner_alive": view.owner_alive, "wake_at": time(view.wake_at),
         "created_at": utc(view.created_at), "updated_at": utc(view.updated_at), "steps": [step(each) for each in view.steps],
-        "cases": [case(each, None) for each in view.cases], "next": next_commands,
+        "cases": [case(each, None) for each in view.cases], "stands": list(view.stands), "next": next_commands,
     }  # fmt: skip
 
 

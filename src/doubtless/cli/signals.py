@@ -63,13 +63,16 @@ def guarded() -> Iterator[None]:
 # ---------------------------------------------------------------- what became of it
 
 
-def interrupted(app: Doubtless, number: int, target: str, task_id: str | None) -> Interrupted:
-    """What a signal stopped, as the log has it now: which write is in doubt, and the command that goes on."""
+def interrupted(app: Doubtless, number: int, target: str, task_id: str | None, since: int = 0) -> Interrupted:
+    """What a signal stopped, as the log has it now: which write is in doubt, and the command that goes on.
+
+    Without `task_id` it is about the tasks that this process has run `since` (a time of the store's clock).
+    """
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     code = CODES[number]
     again = typed("resume", target, task_id) if task_id is not None else typed("resume", target) + " --all"
     try:
-        views = _stopped(app, task_id)
+        views = _stopped(app, task_id, since)
     except DoubtlessError as error:
         said = f"{name}; the store does not say what was in flight ({error.message}): it counts as in doubt"
         return Interrupted(said, exit_code=code, hint=again, task=task_id)
@@ -84,14 +87,15 @@ def interrupted(app: Doubtless, number: int, target: str, task_id: str | None) -
     return Interrupted(f"{name}; {'; '.join(words)}", exit_code=code, hint=again, task=task_id, in_doubt=doubts)
 
 
-def _stopped(app: Doubtless, task_id: str | None) -> list[TaskView]:
+def _stopped(app: Doubtless, task_id: str | None, since: int) -> list[TaskView]:
     """The task, or the tasks that this process has just left behind."""
     if task_id is not None:
         head = app.store.head(task_id)
         return [] if head is None else [app.show(task_id)]
     ours = f"{os.getpid()}-"
-    stopped = [h for h in app.tasks() if h.status not in TERMINAL and ((h.owner or "").startswith(ours) or "interrupted" in (h.why or ""))]
-    return [app.show(head.task_id) for head in stopped]
+    left = [h for h in app.tasks() if h.status not in TERMINAL]
+    parked = [h for h in left if Terminated.__name__ in (h.why or "") and h.updated_at >= since]
+    return [app.show(h.task_id) for h in left if (h.owner or "").startswith(ours) or h in parked]
 
 
 def in_doubt(step: StepView) -> bool:
@@ -111,8 +115,10 @@ def _told(view: TaskView) -> str:
     before = [step for step in view.steps if in_doubt(step) and not being_called(step)]
     words = []
     if called:
-        were, they, those = ("was", "it", "that is") if len(called) == 1 else ("were", "they", "those are")
-        words.append(f"{_each(called)} {were} being called: {they} may have landed; {those} recorded, and settled before anything is sent")
+        was, it, that_is = ("was", "it", "that is") if len(called) == 1 else ("were", "they", "those are")
+        words.append(
+            f"{_each(called)} {was} being called: {it} may have landed; {that_is} recorded, and settled before anything is sent"
+        )
     if before:
         words.append(f"{_each(before)} {'is' if len(before) == 1 else 'are'} in doubt as before")
     return f"task {view.id}: {'; '.join(words)}" if words else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 START = "2026-11-28T09:00:00+00:00"
 
 LOOK_SECONDS = 0.005
-"""How soon a pause on a clock that is turned by hand sees that its run is to stop."""
+"""Real seconds for which a pause stands on a clock that is turned by hand."""
 
 
 class FakeClock:
@@ -35,7 +35,6 @@ class FakeClock:
         self._boot = 3_600_000_000
         self._mark = boot_mark("doubtless.testing", 0)
         self._turned = threading.Condition()
-        self._pausing = 0
         self._pauses = 0
 
     def now(self) -> Instant:
@@ -58,23 +57,17 @@ class FakeClock:
             self._turned.notify_all()
 
     def pause(self, seconds: float, stop: threading.Event | None) -> None:
-        """Wait that long on this clock, or until `stop` is set."""
-        microseconds = max(1, math.ceil(seconds * 1e6))
+        """Wait on this clock. Turned by hand, it comes back soon, and whoever waits looks again."""
         if self.auto_advance:
             if stop is None or not stop.is_set():
-                self._turn(microseconds)
+                self._turn(max(1, math.ceil(seconds * 1e6)))
             return
         with self._turned:
-            until = self._wall + microseconds
             self._enter()
-            try:
-                while self._wall < until and not (stop is not None and stop.is_set()):
-                    self._turned.wait(LOOK_SECONDS)
-            finally:
-                self._pausing -= 1
+            self._turned.wait(LOOK_SECONDS)
 
     async def apause(self, seconds: float) -> None:
-        """The same on the event loop; turned by hand it comes back early, and the run looks again."""
+        """The same on the event loop."""
         import asyncio
 
         if self.auto_advance:
@@ -83,14 +76,9 @@ class FakeClock:
             return
         with self._turned:
             self._enter()
-        try:
-            await asyncio.sleep(LOOK_SECONDS)
-        finally:
-            with self._turned:
-                self._pausing -= 1
+        await asyncio.sleep(LOOK_SECONDS)
 
     def _enter(self) -> None:
-        self._pausing += 1
         self._pauses += 1
         self._turned.notify_all()
 
@@ -101,5 +89,5 @@ class FakeClock:
         """
         with self._turned:
             before = self._pauses
-            if not self._turned.wait_for(lambda: self._pausing > 0 or self._pauses > before, timeout):
+            if not self._turned.wait_for(lambda: self._pauses > before, timeout):
                 raise AssertionError(f"no run waited on the clock within {timeout:g} s")

@@ -186,7 +186,6 @@ class Harness:
             app._runs.workers.clear()
             if isinstance(store, MortalStore):
                 store.die(why)
-        app._runs.drain()  # whoever waits looks up, and finds the store gone
         return Killed(why)
 
     def _at_append(self, when: When, events: Sequence[Event]) -> None:
