@@ -181,7 +181,7 @@ def nobody_to_ask(case: Case) -> list[Count]:
         finally:
             recon.app.close()
         _cli(command, store, outside.url)
-        _cli(["resume", "demo-c", TARGET], store, outside.url)
+        _cli(["resume", TARGET, "demo-c"], store, outside.url)
         counts = [Count("(c) cases in the inbox", 1, len(opened)), *_clean(outside, "(c)", case)]
         print()
         return counts
@@ -202,7 +202,8 @@ def _settle_command(app: Doubtless, opened: Sequence[str], run: str) -> list[str
     shown = app.case(case_id)
     output = json.dumps({"id": "seen in the chat", "run": run})
     answer = [
-        "--happened",
+        "happened",
+        "--output",
         output,
         "--by",
         "ana@example.com",

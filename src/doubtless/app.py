@@ -265,21 +265,23 @@ class Doubtless:
     def _case_opened(self, case_id: str) -> None:
         if not self._case_hooks or self._runtime is None:
             return
-        row = self._runtime.store.case(case_id)
-        if row is None:
-            return
         from .inbox import read_case
 
-        case = read_case(self._runtime, row)
-        try:
-            for hook in self._case_hooks:
-                hook(case)
-        except Exception as error:  # a hook's error is not the task's
-            import sys
+        store, failed = self._runtime.store, False
+        for hook in self._case_hooks:
+            try:
+                row = store.case(case_id)
+                if row is None:
+                    return
+                hook(read_case(self._runtime, row))
+            except Exception as error:  # noqa: BLE001  a hook's error is not the task's, nor the next hook's
+                import sys
 
-            print(f"doubtless: on_case hook failed for {case_id}: {type(error).__name__}: {error}", file=sys.stderr)
-            return
-        self._runtime.store.notified(case_id)
+                failed = True
+                said = self._vault.mask(f"{type(error).__name__}: {error}")
+                print(f"doubtless: on_case hook failed for {case_id}: {said}", file=sys.stderr)
+        if not failed:
+            store.notified(case_id)
 
     def notify(self) -> None:
         """Call the hooks for open cases that no hook has taken yet: what a crash right after a commit left unsaid."""

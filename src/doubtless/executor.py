@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, assert_never
 
 from . import canonical
 from .blobs import Content
@@ -35,10 +35,13 @@ from .errors import (
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
 from .log import Settled, TaskLog
-from .outcomes import Found, NoEffect, Outcome, Pending, Several, Unclear, classify_raised, classify_returned, read_answer
+from .outcomes import Found, NoEffect, NotSent, Outcome, Pending, Several, Unclear, classify_raised, classify_returned, read_answer
 from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, counts, decide
 from .secrets import Secret, Vault
 from .store.base import Blob, Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 """Output types that no client uses for a response."""
@@ -47,7 +50,9 @@ PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 class Frame:
     """One running call of user code: what the supervisor times, and where its late news goes."""
 
-    __slots__ = ("attempt", "deadline", "definition", "done", "name", "overran", "overrun", "path", "run", "step_seq", "what")
+    __slots__ = (
+        "attempt", "deadline", "definition", "done", "entered", "name", "overran", "overrun", "path", "run", "step_seq", "what",
+    )  # fmt: skip
 
     def __init__(
         self, run: Run, what: Literal["call", "query"], path: str, definition: StepDefinition, step_seq: int, attempt: int
@@ -60,6 +65,7 @@ class Frame:
         self.step_seq = step_seq
         self.attempt = attempt
         self.deadline = 0.0
+        self.entered = False
         self.done = False
         self.overrun = False
         self.overran: Callable[[Outcome], None] = lambda outcome: None  # records that the call was given up
@@ -97,13 +103,14 @@ class Returned:
 
 
 class Raised:
-    """The call raised; `running`: it still runs, in a thread or task left behind."""
+    """The call raised; `running`: it still runs, in a thread or task left behind. `entered` False: it never began."""
 
-    __slots__ = ("error", "running")
+    __slots__ = ("entered", "error", "running")
 
-    def __init__(self, error: BaseException, running: bool = False) -> None:
+    def __init__(self, error: BaseException, running: bool = False, entered: bool = True) -> None:
         self.error = error
         self.running = running
+        self.entered = entered
 
 
 class Overran:
@@ -189,6 +196,9 @@ class Run(Protocol):
 
     def blocked_by_doubt(self, path: str) -> bool:
         """Whether another write of the task is in doubt, so that no new intent may be written (rule 8)."""
+
+    def left_behind(self, frame: Frame) -> None:
+        """Note that this call of a write goes on although nobody waits for it: the task stays owned until it has ended."""
 
     def late(self, frame: Frame, reply: Returned | Raised) -> None:
         """Take the outcome of a call whose attempt was given up: evidence, and where possible the settlement."""
@@ -338,6 +348,10 @@ def attempt(
         if outcome is None:
             value = record_result(run, definition, path, given, record, step_seq, action.attempt, reply.value, started)
             return (value,)
+    elif isinstance(reply, Raised) and not reply.entered:
+        if read:
+            raise reply.error  # nothing was asked: nothing to record
+        outcome = Outcome("not_sent", "interrupted", "interrupted before the function was entered", None)
     elif isinstance(reply, Raised):
         outcome = classify_raised(reply.error, **_circumstances(definition, run, path))
     else:
@@ -609,10 +623,12 @@ def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob
     """Store a success that came too late as evidence (I3); a contradiction of what is settled opens a case."""
     now = runtime.store.now()
     common: dict[str, Any] = {"step_seq": row.step_seq, "path": row.path, "step_name": row.step_name}
+    data = {"what": "late_result"}
+    if row.error is not None:  # it is no usable output
+        data["fault"] = json.loads(row.error)["detail"]
     rows = [
         draft(
-            task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch,
-            data={"what": "late_result"}, **common,
+            task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch, data=data, **common
         )  # fmt: skip
     ]
     if settled is not None and settled.status != StepStatus.DONE:
@@ -673,6 +689,8 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
         reply: Reply = Raised(error)
     else:
         reply = yield Invoke(definition.query, kwargs, policy.timeout_us, frame)
+    if isinstance(reply, Raised) and not reply.entered:
+        raise reply.error  # nobody was asked
     if isinstance(reply, Returned):
         answer = read_answer(reply.value)
     elif isinstance(reply, Raised):
@@ -738,6 +756,7 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
     closing = closing_rows(run, record, now, "found by the look-back")
     run.log.append(row, *settled, *closing, blobs=output.blobs)
     if output.fault is not None:
+        tell_cases(run, record.path, CaseKind.OUTPUT)
         raise open_output_case(run, record.path)
 
 
@@ -762,26 +781,35 @@ def settle_reused(run: Run, record: StepRecord, action: Reuse) -> None:
         run.log.load()  # settled by somebody else between two looks
         return
     now = run.runtime.store.now()
-    common: dict[str, Any] = {
-        "step_seq": record.step_seq, "path": record.path, "step_name": record.name, "epoch": run.log.epoch,
-    }  # fmt: skip
-    rows = [
-        draft(
-            run.task_id, Kind.STEP_SETTLED, now, status=StepStatus.DONE, attempt=action.attempt, output_ref=action.output_ref,
-            **common,
-        )  # fmt: skip
-    ]
+    output = Output(action.output_ref, (), None, None, late_fault(run, record, action.attempt))
+    started = next((a.started for a in record.attempts if a.number == action.attempt), now)
+    rows = settled_rows(run, record.effect, record.path, record.name, record.step_seq, action.attempt, output, started)
     rows += closing_rows(run, record, now, f"attempt {action.attempt} succeeded late")
     unprotected = record.effect == Effect.NON_IDEM_WRITE and any(a.number > action.attempt for a in record.attempts)
     if unprotected:
         why = f"attempt {action.attempt} of {record.name} succeeded late, and another attempt had begun"
-        rows.append(draft(run.task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, **common))
+        rows.append(
+            draft(
+                run.task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, step_seq=record.step_seq,
+                path=record.path, step_name=record.name, epoch=run.log.epoch,
+            )  # fmt: skip
+        )
     try:
         run.log.append(*rows)
     except Moved:
         return
+    if output.fault is not None:
+        tell_cases(run, record.path, CaseKind.OUTPUT)
     if unprotected:
         tell_cases(run, record.path, CaseKind.CONTRADICTION)
+
+
+def late_fault(run: Run, record: StepRecord, attempt: int) -> str | None:
+    """Why the late result of this attempt is no usable output, as its evidence says; None when it is one."""
+    for row in run.log.open.get(record.path, ()):
+        if row.kind == Kind.EVIDENCE_STORED and row.attempt == attempt and "fault" in row.details:
+            return str(row.details["fault"])
+    return None
 
 
 def settle_failed(run: Run, definition: StepDefinition | None, record: StepRecord, action: Fail, given: Input | None) -> None:
@@ -886,17 +914,16 @@ def call_here(run: Run, request: Invoke) -> Reply:
     """Call in this thread, visible to the supervisor while it lasts."""
     frame = request.frame
     frame.deadline = run.runtime.monotonic() + request.timeout_us / 1e6
-    run.frame = frame
+    with run.lock:
+        try:
+            run.check()
+        except Parking as parking:  # a signal came between the attempt's row and its call: rule 7
+            return Raised(parking, entered=False)
+        frame.entered = True
+        run.frame = frame
     token = current.set(frame)
     try:
-        value = run.runtime.invoke(request.fn, request.kwargs)
-        if type(value) not in PLAIN and hasattr(value, "__await__"):
-            if hasattr(value, "close"):
-                value.close()
-            raise UsageError(f"{frame.name} returned an awaitable in a sync call", hint="declare it with async def")
-        reply: Returned | Raised = Returned(value)
-    except BaseException as error:
-        reply = Raised(error)
+        reply = called(request)
     finally:
         current.reset(token)
         with run.lock:
@@ -907,6 +934,19 @@ def call_here(run: Run, request: Invoke) -> Reply:
         run.late(frame, reply)
         raise run.park("the call overran its timeout and was settled without this thread")
     return reply
+
+
+def called(request: Invoke) -> Returned | Raised:
+    """Call a sync function; whatever it raises is its outcome."""
+    try:
+        value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
+        if type(value) not in PLAIN and hasattr(value, "__await__"):
+            if hasattr(value, "close"):
+                value.close()
+            raise UsageError(f"{request.frame.name} returned an awaitable in a sync call", hint="declare it with async def")
+        return Returned(value)
+    except BaseException as error:
+        return Raised(error)
 
 
 def wait(run: Run, request: Wait) -> None:
@@ -945,12 +985,12 @@ async def await_time(run: Run, request: Wait) -> None:
     run.check()
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
-    while not run.stop.is_set():
+    while True:
         left = request.until - run.runtime.store.now().wall
         if left <= 0 or run.log.refresh():
             return
         await run.runtime.apause(left / 1e6)
-    run.check()
+        run.check()  # another branch may have parked the run
 
 
 GRACE = 0.5
@@ -964,98 +1004,110 @@ async def call_async(run: Run, request: Invoke) -> Reply:
     frame, context = request.frame, contextvars.copy_context()
     context.run(current.set, frame)
     threaded = not is_async(request.fn)
-    call: asyncio.Future[Any]
+    call: asyncio.Future[Returned | Raised]
     if threaded:
         call = in_thread(request, context)
     else:
-        call = asyncio.get_running_loop().create_task(_awaited(request), context=context)
+        call = asyncio.get_running_loop().create_task(awaited(request), context=context)
+    interrupted: BaseException | None = None
     try:
         await asyncio.wait({call}, timeout=request.timeout_us / 1e6)
         if call.done():
             return _reply(call)
-        return await give_up(call, frame, threaded) or Overran(running=not call.done())
     except BaseException as error:  # the run itself is cancelled: rule 7
-        ended = call.done() or await give_up(call, frame, threaded)
-        if call.done() and not call.cancelled() and call.exception() is None:
-            run.late(frame, Returned(call.result()))  # it came through all the same: evidence
-        return Raised(error, running=not ended and not call.done())
+        interrupted = error
+        if isinstance(error, GeneratorExit):  # its event loop is gone: nothing can be awaited any more
+            return Raised(error, running=not call.done(), entered=frame.entered)
+    reply = await give_up(call, frame, threaded)
+    if interrupted is not None:
+        if isinstance(reply, Returned):
+            run.late(frame, reply)  # it came through all the same: evidence
+        return Raised(interrupted, running=reply is None and frame.entered, entered=frame.entered)
+    if isinstance(reply, Returned):
+        return reply
+    return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
 
 
-async def give_up(call: Any, frame: Frame, threaded: bool) -> Returned | None:
-    """Cancel a call that overran; what ends later is late news. A success that comes while cancelling counts."""
+async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threaded: bool) -> Returned | Raised | None:
+    """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
     import asyncio
 
     run = frame.run
     if threaded:
         with run.lock:
             frame.overrun = not frame.done
-        if frame.overrun:
-            return None
-        await asyncio.wait({call})  # its result is on the way
-    else:
-        call.cancel()
-        try:
-            await asyncio.wait({call}, timeout=GRACE)
-        except asyncio.CancelledError:
-            pass  # cancelled twice: do not wait for it
-        if not call.done():
-            frame.overrun = True
-            call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
-            return None
-    reply = _reply(call)
-    return reply if isinstance(reply, Returned) else None
-
-
-async def _awaited(request: Invoke) -> Any:
-    value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
-    return await value if isinstance(value, Awaitable) else value
-
-
-def _reply(call: Any) -> Returned | Raised:
-    import asyncio
-
+            if frame.overrun and frame.entered:
+                run.left_behind(frame)
+        while not frame.overrun and not call.done():  # its result is on the way
+            try:
+                await asyncio.wait({call})
+            except asyncio.CancelledError:
+                pass
+        return None if frame.overrun else _reply(call)
+    call.cancel()
     try:
-        return Returned(call.result())
-    except asyncio.CancelledError as error:
-        return Raised(error)
+        await asyncio.wait({call}, timeout=GRACE)
+    except asyncio.CancelledError:
+        pass  # cancelled twice: do not wait for it
+    if call.done():
+        return _reply(call)
+    frame.overrun = True
+    run.left_behind(frame)
+    call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
+    return None
+
+
+async def awaited(request: Invoke) -> Returned | Raised:
+    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop."""
+    request.frame.entered = True
+    try:
+        value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
+        return Returned(await value if isinstance(value, Awaitable) else value)
     except BaseException as error:
         return Raised(error)
 
 
-def in_thread(request: Invoke, context: contextvars.Context) -> Any:
+def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
+    """What a call that has ended came to; one that was cancelled before it began has no result of its own."""
+    import asyncio
+
+    try:
+        return call.result()
+    except asyncio.CancelledError as error:
+        return Raised(error, entered=False)
+
+
+def in_thread(request: Invoke, context: contextvars.Context) -> asyncio.Future[Returned | Raised]:
     """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
     import asyncio
 
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    frame, loop = request.frame, asyncio.get_running_loop()
+    future: asyncio.Future[Returned | Raised] = loop.create_future()
 
     def work() -> None:
-        try:
-            reply: Returned | Raised = Returned(context.run(request.frame.run.runtime.invoke, request.fn, request.kwargs))
-        except BaseException as error:
-            reply = Raised(error)
-        with request.frame.run.lock:
-            request.frame.done = True
-            late = request.frame.overrun
+        with frame.run.lock:
+            if frame.overrun:  # given up before it began
+                return
+            frame.entered = True
+        reply = context.run(called, request)
+        with frame.run.lock:
+            frame.done = True
+            late = frame.overrun
         if late:
-            request.frame.run.late(request.frame, reply)
+            frame.run.late(frame, reply)
         else:
             try:
                 loop.call_soon_threadsafe(_set, future, reply)
             except RuntimeError:  # the loop is closed: nobody waits any more
-                request.frame.run.late(request.frame, reply)
+                frame.run.late(frame, reply)
 
-    threading.Thread(target=work, name=f"doubtless-{request.frame.name}", daemon=True).start()
+    threading.Thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
     return future
 
 
-def _set(future: Any, reply: Returned | Raised) -> None:
-    if future.done():
-        return
-    if isinstance(reply, Returned):
-        future.set_result(reply.value)
-    else:
-        future.set_exception(reply.error)
+def _set(future: asyncio.Future[Returned | Raised], reply: Returned | Raised) -> None:
+    if not future.done():
+        future.set_result(reply)
 
 
 def record_handle(handle: Any) -> None:

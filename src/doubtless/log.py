@@ -180,12 +180,8 @@ class TaskLog:
         `forget`: the step that these rows settle will not be asked for again in this pass; keep nothing of it.
         """
         with self.lock:
-            if not self._announced:
-                now = Instant(drafts[0].at.wall, drafts[0].boot_at)
-                claimed = draft(
-                    self.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=self.epoch, data={"owner": self.owner}
-                )
-                drafts = (claimed, *drafts)
+            if not self._announced and drafts[0].kind != Kind.TASK_CLAIMED:
+                drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
             sealed = seal(drafts, self.seq, self.hash)
             try:
                 self.store.append(sealed, guard=guard, blobs=blobs, keep_owner=keep_owner)
@@ -194,6 +190,20 @@ class TaskLog:
                 raise
             self._announced = True
             self._advance(sealed, forget)
+
+    def _claimed(self, now: Instant) -> Event:
+        return draft(
+            self.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=self.epoch, data={"owner": self.owner}
+        )  # fmt: skip
+
+    def announce(self, now: Instant) -> None:
+        """Write this claim's row at once where an attempt of an older claim has no outcome: from here on it is in doubt.
+
+        Its owner's process may live (a signal, a store that failed): then no takeover has said so.
+        """
+        with self.lock:
+            if not self._announced and any(r.in_flight is not None for r in self.open_records()):
+                self.append(self._claimed(now))
 
     def _advance(self, sealed: Sequence[Event], forget: bool = False) -> None:
         last = sealed[-1]
@@ -205,6 +215,9 @@ class TaskLog:
             self._keep_case(row)
             if row.path is not None:
                 self._keep_step(row, row.path)
+            elif row.kind == Kind.TASK_CLAIMED:
+                for rows in self.open.values():
+                    rows.append(row)
 
     def refresh(self) -> bool:
         """Take in what others have added since; True when there was something."""

@@ -14,12 +14,16 @@ from .events import TERMINAL, Instant, Kind, TaskStatus, draft
 from .fold import fold_steps
 from .log import TaskLog
 from .store.base import Head
-from .tasks import Ending, TaskRun
+from .tasks import GOODBYE, Ending, TaskRun
 
 if TYPE_CHECKING:
     from .app import Doubtless
     from .executor import Runtime
     from .worker import Worker
+
+
+_INTERRUPTED = Ending(error=Parking("interrupted"))
+"""How a run ended of which nothing better is known: it is parked, never taken for done."""
 
 
 class Runs:
@@ -29,7 +33,7 @@ class Runs:
         self.app = app
         self.workers: list[Worker] = []
         self._active: set[TaskRun] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may drain while this very thread holds it
 
     def wake_workers(self) -> None:
         """Let this process's workers look for work now."""
@@ -50,7 +54,9 @@ class Runs:
         if ended is not None:
             return self.result(ended)
         run = self.claim(task_id, wait)
-        ending = Ending()
+        if run is None:
+            return self.run(task_id, wait)
+        ending = _INTERRUPTED
         try:
             ending = run.supervise()
         finally:
@@ -63,7 +69,9 @@ class Runs:
         if ended is not None:
             return self.result(ended)
         run = self.claim(task_id, wait)
-        ending = Ending()
+        if run is None:
+            return await self.arun(task_id, wait)
+        ending = _INTERRUPTED
         try:
             if run.code.is_async:
                 ending = await run.awork(run.last)
@@ -73,8 +81,11 @@ class Runs:
             self.leave(run, ending)
         return self.outcome(run, ending)
 
-    def claim(self, task_id: str, wait: bool | str) -> TaskRun:
-        """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy."""
+    def claim(self, task_id: str, wait: bool | str) -> TaskRun | None:
+        """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy.
+
+        None: it has ended since it was looked at. Terminal events are final (I3): its code is not run again.
+        """
         runtime = self.app.runtime
         store = runtime.store
         head = store.head(task_id)
@@ -89,7 +100,11 @@ class Runs:
         claim = store.claim(task_id)
         try:
             self.absorb(runtime, task_id)
+            if claim.head.status in TERMINAL:
+                store.release(task_id, claim.epoch)
+                return None
             log = TaskLog(store, claim, owner=claim.head.owner)
+            log.announce(store.now())
             accepted = store.first(task_id)
             params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
             run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))
@@ -126,13 +141,14 @@ class Runs:
             self._active.discard(run)
         try:
             run.conclude(ending)
-        except DoubtlessError as error:
+        except BaseException as error:
+            try:
+                run.give_back()
+            except DoubtlessError:
+                pass  # the lock ends with the process
+            if not isinstance(error, DoubtlessError):
+                raise
             run.trouble = error
-            if not run.concluded and not run.zombies:
-                try:
-                    run.runtime.store.release(run.task_id, run.log.epoch)
-                except DoubtlessError:
-                    pass  # the lock ends with the process
 
     # ------------------------------------------------------------ how it stands
 
@@ -210,7 +226,10 @@ async def supervised(run: TaskRun) -> Ending:
     future: asyncio.Future[Ending] = loop.create_future()
 
     def work() -> None:
-        ending = run.supervise()
+        try:
+            ending = run.supervise()
+        except BaseException as error:  # a thread's exception would reach nobody
+            ending = Ending(error=error)
         try:
             loop.call_soon_threadsafe(_set, future, ending)
         except RuntimeError:
@@ -219,8 +238,13 @@ async def supervised(run: TaskRun) -> Ending:
     threading.Thread(target=contextvars.copy_context().run, args=(work,), name=f"doubtless:{run.task_id}", daemon=True).start()
     try:
         return await asyncio.shield(future)
-    except asyncio.CancelledError as error:
+    except BaseException as error:  # rule 7
         run.interrupt(error)
+        if not run.last.abandoned and not isinstance(error, GeneratorExit):
+            try:
+                await asyncio.wait({future}, timeout=GOODBYE)
+            except asyncio.CancelledError:
+                pass  # cancelled twice: do not wait
         run.last.done.set()
         return Ending(error=error)
 

@@ -10,7 +10,7 @@ import contextvars
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import canonical
 from .canonical import encode
@@ -30,12 +30,16 @@ from .executor import (
     prepare,
     replayed,
     run_step,
+    spill_result,
     store_output,
     timed_out,
 )
 from .fold import fold_steps
 from .log import Settled, TaskLog
 from .outcomes import Outcome, classify_returned
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Park(NamedTuple):
@@ -73,7 +77,11 @@ class Pass:
         self.abandoned = False
         self.count = 0
         self.thread = 0
-        self.aio_task: object | None = None
+        self.aio_task: asyncio.Task[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.branches: set[asyncio.Task[Any]] = set()
+        self.interrupted: BaseException | None = None
+        self.over = False
         self.driving: set[str] = set()
         self.suspect = run.suspect
         self.done = threading.Event()
@@ -93,6 +101,8 @@ class Pass:
     def check(self) -> None:
         if self.abandoned or self.parked is not None:
             raise Parking(self.parked.why if self.parked else "this pass was given up")
+        if self.over:
+            raise Parking("the task's code has ended")
 
     def may_wait(self, until: int) -> bool:
         limit = self.owner.wait_limit
@@ -104,10 +114,17 @@ class Pass:
             raise self.park(f"the step at {doubtful[0]} is in doubt: no new write begins")
         return bool(doubtful)
 
+    def left_behind(self, frame: Frame) -> None:
+        self.owner.leave_behind(frame)
+
     def late(self, frame: Frame, reply: Returned | Raised) -> None:
         if frame.what == "call":
             try:
-                store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply)
+                keep_trying(
+                    self,
+                    lambda: store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply),
+                    lambda: spill_late_news(self, frame, reply),
+                )
             finally:
                 self.owner.zombie_ended(frame)
 
@@ -175,7 +192,7 @@ def _place_order(path: str) -> tuple[int, ...]:
     return tuple(int(part) for part in path.split("."))
 
 
-def _current_aio_task() -> object | None:
+def _current_aio_task() -> asyncio.Task[Any] | None:
     import asyncio
 
     try:
@@ -254,11 +271,22 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
+    here = _current_aio_task()
+    branch = here if here is not this.aio_task else None
+    if branch is not None:
+        this.branches.add(branch)
     this.driving.add(path)
     try:
         return await adrive(this, run_step(this, definition, path, given))
+    except (KeyboardInterrupt, SystemExit) as error:
+        if branch is None:
+            raise
+        this.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
+        raise this.park(f"interrupted: {type(error).__name__}") from error
     finally:
         this.driving.discard(path)
+        if branch is not None:
+            this.branches.discard(branch)
 
 
 def outside(name: str, *, inside: bool) -> OutsideTask:
@@ -275,6 +303,10 @@ def outside(name: str, *, inside: bool) -> OutsideTask:
 
 
 # ---------------------------------------------------------------- a run
+
+
+GOODBYE = 2.0
+"""Seconds for which a run that was interrupted lets its pass record what it has just done."""
 
 
 class Ending(NamedTuple):
@@ -300,7 +332,9 @@ class TaskRun:
         self.interrupted: BaseException | None = None
         self.suspect = runtime.store.info().suspect
         self.last = Pass(self)
+        self.drained = False
         self._zombie_lock = threading.Lock()
+        self._turn = threading.RLock()  # a signal's handler may drain while this very thread begins a pass
 
     # ------------------------------------------------------------ a pass
 
@@ -332,53 +366,85 @@ class TaskRun:
 
     async def awork(self, this: Pass) -> Ending:
         """The same on the event loop, in the caller's asyncio.Task."""
+        import asyncio
+
         this.thread = threading.get_ident()
-        this.aio_task = _current_aio_task()
+        this.aio_task, this.loop = asyncio.current_task(), asyncio.get_running_loop()
         token = current.set(this)
+        ending = Ending()
         try:
             for definition, path, name in self.doubts(this):
                 await adrive(this, run_step(this, definition, path, None, name=name))
-            if self.log.held:
-                return Ending()
-            return Ending(await self.code.fn(**self.arguments()))
+            if not self.log.held:
+                ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:
-            return Ending(error=error)
+            ending = Ending(error=error)
         finally:
             current.reset(token)
+        return await self.branches_ended(this, ending)
+
+    async def branches_ended(self, this: Pass, ending: Ending) -> Ending:
+        """Let the steps that other branches have in flight be finished and recorded; when cancelled, cancel them too."""
+        import asyncio
+
+        while this.branches and not isinstance(ending.error, GeneratorExit):
+            if isinstance(ending.error, asyncio.CancelledError):
+                for branch in this.branches:
+                    branch.cancel()
+            try:
+                await asyncio.wait(set(this.branches))
+            except BaseException as error:
+                ending = Ending(error=error)
+        this.over = True
+        return ending if this.interrupted is None else Ending(error=this.interrupted)
 
     # ------------------------------------------------------------ the supervisor
 
     def supervise(self) -> Ending:
         """Run passes in threads of their own until one ends; settle calls that overrun; let Ctrl-C through."""
-        while True:
-            this = self.last = Pass(self)
-            context = contextvars.copy_context()
-            thread = threading.Thread(
-                target=context.run, args=(self._runner, this), name=f"doubtless:{self.task_id}", daemon=True
-            )
-            try:
+        try:
+            while True:
+                with self._turn:
+                    if self.interrupted is not None:
+                        return Ending(error=self.interrupted)
+                    this = self.last = Pass(self)
+                    if self.drained:
+                        this.park("drained: this process stops")
+                context = contextvars.copy_context()
+                thread = threading.Thread(
+                    target=context.run, args=(self._runner, this), name=f"doubtless:{self.task_id}", daemon=True
+                )
                 thread.start()
                 while not this.done.wait(self.next_look(this)):
                     if self.take_over(this):
                         break
                 else:
-                    return this.ending or Ending(error=self.interrupted)
-            except BaseException as error:  # Ctrl-C, a signal's exception: rule 7
-                self.interrupt(error)
-                thread.join(0.0 if this.abandoned else 2.0)
-                return Ending(error=error)
-            self.log.load()
+                    return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
+                self.log.load()
+        except BaseException as error:  # Ctrl-C, a signal's exception: rule 7; or the store failed
+            if isinstance(error, DoubtlessError):
+                self.trouble = error
+            self.interrupt(error)
+            if not self.last.abandoned:
+                self.last.done.wait(GOODBYE)
+            return Ending(error=error)
 
     def _runner(self, this: Pass) -> None:
         try:
             if self.code.is_async:
                 import asyncio
 
-                this.ending = asyncio.run(self.awork(this))
+                asyncio.run(self._arunner(this))
             else:
                 this.ending = self.work(this)
+        except BaseException as error:
+            this.ending = this.ending or Ending(error=error)
         finally:
             this.done.set()
+
+    async def _arunner(self, this: Pass) -> None:
+        this.ending = await self.awork(this)
+        this.done.set()  # before the event loop is closed: a call that cannot be cancelled would hold that up
 
     def next_look(self, this: Pass) -> float:
         """Seconds until the supervisor has to look: a call that starts later cannot overrun before."""
@@ -393,32 +459,40 @@ class TaskRun:
         """If the current call has overrun its timeout, record that and give the pass up; True when done."""
         with this.lock:
             frame = this.frame
-            if frame is None or self.code.is_async or frame.done or self.runtime.monotonic() < frame.deadline:
+            if frame is None or self.code.is_async or frame.done or frame.overrun or self.runtime.monotonic() < frame.deadline:
                 return False
-            frame.overrun = this.abandoned = True
-            this.stop.set()
-        self._give_up(frame, timed_out(frame.definition.timeout_us))
+            self._abandon(this, frame)
+        self._record(frame, timed_out(frame.definition.timeout_us))
         return True
 
     def interrupt(self, error: BaseException) -> None:
         """A signal or a cancellation came while a pass runs in another thread: what it has in flight is in doubt."""
-        self.interrupted = error
-        this = self.last
+        with self._turn:
+            self.interrupted = error
+            this = self.last
         with this.lock:
             frame = this.frame
             this.park(f"interrupted: {type(error).__name__}")
             this.stop.set()
-            if frame is not None and not frame.done:
-                frame.overrun = this.abandoned = True
+            if frame is not None and not frame.done and not frame.overrun:
+                self._abandon(this, frame)
             else:
                 frame = None
         if frame is not None:
-            self._give_up(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
+            self._record(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
+        elif this.loop is not None and this.aio_task is not None:
+            try:
+                this.loop.call_soon_threadsafe(this.aio_task.cancel)
+            except RuntimeError:
+                pass  # its event loop is closed: nothing is in flight there
 
-    def _give_up(self, frame: Frame, outcome: Outcome) -> None:
-        if frame.what == "call" and frame.definition.effect != Effect.READ:
-            with self._zombie_lock:
-                self.zombies.add(frame)
+    def _abandon(self, this: Pass, frame: Frame) -> None:
+        """Take the running call away from its pass, whose lock is held: from here on its result is late news."""
+        frame.overrun = this.abandoned = True
+        this.stop.set()
+        self.leave_behind(frame)
+
+    def _record(self, frame: Frame, outcome: Outcome) -> None:
         try:
             frame.overran(outcome)
         except Moved:
@@ -426,14 +500,29 @@ class TaskRun:
 
     def drain(self) -> None:
         """Park at the next step; the one that runs is finished and recorded first."""
-        self.last.park("drained: this process stops")
-        self.last.stop.set()
+        with self._turn:
+            self.drained = True
+            self.last.park("drained: this process stops")
+            self.last.stop.set()
+
+    def leave_behind(self, frame: Frame) -> None:
+        """A call goes on although nobody waits for it; of a write: the task stays owned until it has ended."""
+        if frame.what == "call" and frame.definition.effect != Effect.READ:
+            with self._zombie_lock:
+                self.zombies.add(frame)
 
     def zombie_ended(self, frame: Frame) -> None:
-        """A thread that was left behind has ended its call; the last one frees a task that is parked."""
+        """A call that was left behind has ended; the last one frees a task that is parked."""
         with self._zombie_lock:
             self.zombies.discard(frame)
             if self.concluded and not self.zombies:
+                self.runtime.store.release(self.task_id, self.log.epoch)
+
+    def give_back(self) -> None:
+        """Stop being the owner without a row, now or when the last call that was left behind has ended."""
+        with self._zombie_lock:
+            self.concluded = True
+            if not self.zombies:
                 self.runtime.store.release(self.task_id, self.log.epoch)
 
     # ------------------------------------------------------------ the end
@@ -547,10 +636,7 @@ class TaskRun:
         head = self.log.store.head(self.task_id)
         same = head is not None and (head.status, head.wake_at, head.why) == (status, park.until, park.why[:300])
         if same and not first:
-            with self._zombie_lock:
-                self.concluded = True
-                if not self.zombies:
-                    self.log.store.release(self.task_id, self.log.epoch)
+            self.give_back()
             return
         now = self.runtime.store.now()
         parked = draft(
@@ -640,6 +726,24 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
     for event in runtime.store.add(task_id, rows, blobs=output.blobs):
         if event.kind == Kind.CASE_OPENED:
             runtime.case_opened(f"{task_id}:{event.event_seq}")
+
+
+def spill_late_news(run: Pass, frame: Frame, reply: Returned | Raised) -> None:
+    """Keep a late success that the store does not take: it may be the only proof of the effect (rule 6)."""
+    runtime, step = run.runtime, frame.definition
+    if isinstance(reply, Raised) or classify_returned(
+        reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
+    ):
+        return
+    try:
+        text = runtime.vault.mask(encode(reply.value, where=f"the output of {step.name}"))
+    except NotCanonical:
+        return
+    row = draft(
+        run.task_id, Kind.EVIDENCE_STORED, runtime.store.now(), step_seq=frame.step_seq, path=frame.path, step_name=step.name,
+        attempt=frame.attempt, epoch=run.log.epoch, data={"what": "late_result"},
+    )  # fmt: skip
+    spill_result(run, row, text)
 
 
 def contradicts(runtime: Runtime, task_id: str, frame: Frame) -> str | None:

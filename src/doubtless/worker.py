@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -31,7 +32,7 @@ class Worker:
             raise UsageError(f"concurrency must be at least 1, not {concurrency}")
         self.app = app
         self.concurrency = concurrency
-        self.errors: list[DoubtlessError | Exception] = []
+        self.errors: list[BaseException] = []
         self.unknown: set[str] = set()
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -89,7 +90,7 @@ class Worker:
                 if not self.app.knows(head.task_name):
                     self.unknown.add(head.task_id)
                     continue
-                if head.why and head.why.startswith("frozen") and store.frozen():
+                if head.why and still_frozen(head.why, store.frozen()):
                     continue
                 self._busy.add(head.task_id)
             self._spawn(head.task_id)
@@ -100,7 +101,7 @@ class Worker:
                 self.app.resume(task_id, wait=False)
             except DoubtlessError:
                 pass  # parked, failed or busy: the log says so
-            except Exception as error:
+            except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's
                 self._note(error)
             finally:
                 with self._lock:
@@ -112,5 +113,10 @@ class Worker:
         self._threads.add(thread)
         thread.start()
 
-    def _note(self, error: DoubtlessError | Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         self.errors = [*self.errors[-99:], error]
+
+
+def still_frozen(why: str, frozen: Collection[str]) -> bool:
+    """Whether what a task was parked for, ``frozen: step pay is frozen: …``, is frozen still."""
+    return why.startswith("frozen: ") and ("*" in frozen or any(why.startswith(f"frozen: step {name} is ") for name in frozen))

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from .clock import TurnedClock
-from .driver import Answers, Child, Office, standing_check, unattended, watching
+from .driver import Answers, Child, standing_check, unattended, watching
+from .outside import Office
 from .program import Scenario
 
 TASK = "t"
@@ -59,7 +60,7 @@ def killed_at(stage: Stage, where: str, *, drop: bool) -> None:
     stage.office.hold(TASK, where)
     first = stage.child()
     first.tell("run", TASK, "no")
-    stage.office.wait_held(first)
+    stage.office.wait_held(first.process)
     first.kill()
     if drop:
         stage.office.release("drop")
@@ -165,10 +166,11 @@ def slow(stage: Stage) -> Played:
     stage.office.hold(TASK, "before")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held(owner)
+    stage.office.wait_held(owner.process)
     turned_past_all_limits(stage)
     refused = stage.child().run(TASK)
-    assert refused["stands"] == "busy" and str(owner.pid) in refused["why"], refused
+    assert refused["stands"] == "busy", refused
+    assert str(owner.pid) in refused["why"]
     stage.office.release()
     return Played(owner.hear(), owner)
 
@@ -188,11 +190,12 @@ def stopped_and_woken(stage: Stage) -> Played:
     stage.office.hold(TASK, "before")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held(owner)
+    stage.office.wait_held(owner.process)
     owner.stop()
     second = stage.child()
     refused = second.run(TASK)
-    assert refused["stands"] == "busy" and f"kill -CONT {owner.pid}" in refused["why"], refused
+    assert refused["stands"] == "busy", refused
+    assert f"kill -CONT {owner.pid}" in refused["why"]
     stage.office.release()
     until(lambda: not stage.office.busy(), "the effect")
     turned_past_all_limits(stage)
@@ -201,11 +204,25 @@ def stopped_and_woken(stage: Stage) -> Played:
     return Played(owner.hear(), owner)
 
 
+def stopped_past_its_timeout(stage: Stage) -> Played:
+    """Stopped with its call in flight, woken when the call's time is over: the supervisor is the first to see it."""
+    stage.office.hold(TASK, "after")
+    owner = stage.child(timeout="PT0.2S")
+    owner.tell("run", TASK, "PT10M")
+    stage.office.wait_held(owner.process)
+    owner.stop()
+    assert stage.child().run(TASK)["stands"] == "busy"
+    stage.clock.turn(1.0, overrun=True)
+    stage.check()
+    owner.wake()
+    return Played(owner.hear(), owner, held=True)
+
+
 def stopped_and_killed(stage: Stage) -> Played:
     stage.office.hold(TASK, "after")
     owner = stage.child()
     owner.tell("run", TASK, "no")
-    stage.office.wait_held(owner)
+    stage.office.wait_held(owner.process)
     owner.stop()
     second = stage.child()
     assert second.run(TASK)["stands"] == "busy"
@@ -257,6 +274,7 @@ PLAY: dict[str, Callable[[Stage], Played]] = {
     "slow": slow,
     "slower": overran_before,
     "stopped": stopped_and_woken,
+    "woken": stopped_past_its_timeout,
     "ended": stopped_and_killed,
     "inside": inside_the_window,
     "over": window_over,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .driver import World
+from .outside import World
 
 
 @pytest.fixture(scope="session")

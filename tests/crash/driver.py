@@ -5,127 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from doubtless import Abandon, DidNotHappen, Doubtless, Happened
-from doubtless.events import StepStatus, TaskStatus
+from doubtless.events import Kind, StepStatus, TaskStatus
 from doubtless.inbox import AnyAnswer, Case
 from doubtless.timeline import StepView
 
 from .clock import TurnedClock
+from .outside import Office, spawn
 from .program import Scenario, build
 
 Answers = dict[str, Any]
 WRITES = ("idem_write", "non_idem_write")
-SECOND = 1_000_000
-
-
-def environment() -> dict[str, str]:
-    """What a child needs to import what this process imports."""
-    package_root = Path(__file__).parents[len(__package__.split("."))]
-    places = [str(package_root), *(place or os.getcwd() for place in sys.path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-
-
-def spawn(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A child process that is told and asked by lines; it ends with its input, so with this process."""
-    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
-
-
-# ---------------------------------------------------------------- the world
-
-
-class World:
-    """The server process; `office` opens a test's own share of it."""
-
-    def __init__(self, database: Path) -> None:
-        self._process = spawn("world", "--db", str(database))
-        assert self._process.stdout is not None
-        self.port: int = json.loads(self._process.stdout.readline())["port"]
-        self._opened = 0
-
-    def office(self, clock: Path) -> Office:
-        """An office that nobody else uses, with its clock."""
-        self._opened += 1
-        return Office(self.port, f"o{self._opened}", clock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-class Office:
-    """A test's hold on its office: what goes wrong there, who is held, what was counted."""
-
-    def __init__(self, port: int, name: str, clock: Path) -> None:
-        self.port, self.name = port, name
-        self.control("open", clock=str(clock))
-
-    def control(self, what: str, **spec: Any) -> dict[str, Any]:
-        """One request to the control plane."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=40)
-        connection.request("POST", f"/{self.name}/control/{what}", json.dumps(spec))
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-        connection.close()
-        return answer
-
-    def set(self, **spec: Any) -> None:
-        """Change what goes wrong: ``look=``, ``lag_us=``, ``key_window_us=``."""
-        self.control("set", **spec)
-
-    def hold(self, reference: str, where: str, count: int = 1) -> None:
-        """The next requests for this reference stand ``before`` or ``after`` their effect until `release`."""
-        self.control("set", reference=reference, hold=where, count=count)
-
-    def lose(self, reference: str, how: str, count: int = 1) -> None:
-        """The next replies for this reference are lost: ``reply``, ``500 after``, ``503 before``."""
-        self.control("set", reference=reference, lose=how, count=count)
-
-    def wait_held(self, child: Child) -> None:
-        """A request has come to the barrier. Fails when the child that is to send it died, or none comes in 30 s."""
-        deadline = time.monotonic() + 30.0
-        while not self.control("wait?count=1")["reached"]:
-            assert child.process.poll() is None, "the child died before its request came"
-            assert time.monotonic() < deadline, "no request came to the barrier"
-
-    def release(self, how: str = "go") -> None:
-        """Whoever is held goes on (``go``), or its connection is closed at once (``drop``)."""
-        assert self.control("release", how=how)["released"], "nobody was held"
-
-    def effects(self, reference: str | None = None) -> Any:
-        """What was really done: the numbers of the effects, of one reference or by reference."""
-        counted = self.control("counts")["effects"]
-        return counted if reference is None else counted.get(reference, [])
-
-    def made_at(self, reference: str) -> list[int]:
-        """When the effects were really made, on the shared clock."""
-        found: list[int] = self.control("counts")["made_at"].get(reference, [])
-        return found
-
-    def n(self, reference: str) -> int:
-        """How often the effect was really made."""
-        return len(self.effects(reference))
-
-    def busy(self) -> bool:
-        """Whether a request is being served, or held."""
-        return bool(self.control("counts")["serving"])
-
-    def requests(self, what: str, reference: str = "") -> list[str]:
-        """The keys of the requests that came: ``write``, ``read``, or ``look`` (whatever the reference)."""
-        found: list[str] = self.control("counts")["requests"].get(what, {}).get(reference, [])
-        return found
 
 
 # ---------------------------------------------------------------- a child
@@ -137,7 +32,8 @@ class Child:
     def __init__(self, scenario: Scenario) -> None:
         self.process = spawn("child", scenario.dump())
         self.pid = self.process.pid
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
         self.hear()
 
@@ -273,6 +169,7 @@ def standing_check(app: Doubtless, office: Office, task_id: str, *, false_declar
     for step in view.steps:
         if step.effect in WRITES:
             check_write(step, office, false_declaration=false_declaration)
+            assert false_declaration or not false_proofs(app, office, task_id, step), f"a proven absence of what is there: {step}"
             unsettled = step.status not in (StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED)
             in_good_hands = view.owner_alive or view.wake_at is not None or (task_id, step.path) in listed
             assert not unsettled or in_good_hands, f"I6: a doubt that nobody settles and nobody sees: {step}"
@@ -300,7 +197,13 @@ def check_write(step: StepView, office: Office, *, false_declaration: bool) -> N
         return
     if step.status == StepStatus.NOT_APPLIED:
         assert not made, f"not_applied in the log and made in the world: {step}"
-    proofs = [moment.at for moment in step.story if "that is proof" in moment.what]
-    assert not any(at < proof for proof in proofs for at in office.made_at(reference)), f"a proven absence of what is there: {step}"
     if made:
         assert all(a.outcome in ("done", "unknown", None) for a in step.attempts), f"a false outcome: {step}"
+
+
+def false_proofs(app: Doubtless, office: Office, task_id: str, step: StepView) -> list[int]:
+    """The look-backs of a step that count as proof of an absence although the effect was there."""
+    rows = app.store.rows(task_id, path=step.path)
+    proofs = [row for row in rows if row.kind == Kind.LOOKED_BACK and row.details.get("counts")]
+    made_at = office.made_at(step.params["reference"])
+    return [row.event_seq for row in proofs if any(at < row.at.wall for at in made_at)]

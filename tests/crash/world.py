@@ -280,7 +280,8 @@ class Server(ThreadingHTTPServer):
     def count(self, office: Office, what: str, reference: str, key: str) -> None:
         """Note a request, durably, before anything is done for it."""
         with self.books.transaction() as books:
-            books.execute("INSERT INTO requests (office, what, reference, key) VALUES (?, ?, ?, ?)", (office.name, what, reference, key))
+            row = (office.name, what, reference, key)
+            books.execute("INSERT INTO requests (office, what, reference, key) VALUES (?, ?, ?, ?)", row)
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from store_ground import Writer, accepted, case_settled, intended  # noqa: E402
+from store_ground import Writer, accepted, case_settled, intended
 
-from doubtless.errors import DoubtlessError  # noqa: E402
-from doubtless.events import Instant  # noqa: E402
-from doubtless.store.sqlite import SqliteStore  # noqa: E402
+from doubtless.errors import DoubtlessError
+from doubtless.events import Instant
+from doubtless.store.sqlite import SqliteStore
 
 
 def now() -> Instant:

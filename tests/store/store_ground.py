@@ -51,7 +51,13 @@ class Writer:
 
 def accepted(task_id: str, now: Instant) -> Event:
     return draft(
-        task_id, Kind.TASK_ACCEPTED, now, step_name="reconcile", status=TaskStatus.READY, input_hash=b"h" * 32, input_ref="inline:{}"
+        task_id,
+        Kind.TASK_ACCEPTED,
+        now,
+        step_name="reconcile",
+        status=TaskStatus.READY,
+        input_hash=b"h" * 32,
+        input_ref="inline:{}",
     )
 
 
@@ -74,12 +80,18 @@ def parked(task_id: str, now: Instant, epoch: int | None, status: str = "waiting
 
 
 def case_opened(task_id: str, now: Instant, epoch: int | None) -> Event:
-    return draft(task_id, Kind.CASE_OPENED, now, path="1", step_name="pay", status="needs_human", epoch=epoch, data={"kind": "doubt"})
+    return draft(
+        task_id, Kind.CASE_OPENED, now, path="1", step_name="pay", status="needs_human", epoch=epoch, data={"kind": "doubt"}
+    )
 
 
 def case_settled(task_id: str, now: Instant, case: str, by: str = "ann") -> Event:
     return draft(
-        task_id, Kind.CASE_SETTLED, now, path="1", data={"case_id": case, "by": by, "why": "I looked", "answer": "abandon", "wake": True}
+        task_id,
+        Kind.CASE_SETTLED,
+        now,
+        path="1",
+        data={"case_id": case, "by": by, "why": "I looked", "answer": "abandon", "wake": True},
     )
 
 

@@ -131,7 +131,9 @@ def test_an_append_without_an_epoch_is_refused(begin: Begin, store: SqliteStore,
         w.append(intended("recon-1", clock(), None))
 
 
-def test_an_append_whose_fate_was_unknown_is_found_when_it_is_repeated(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_append_whose_fate_was_unknown_is_found_when_it_is_repeated(
+    begin: Begin, store: SqliteStore, clock: TurnClock
+) -> None:
     w = begin()
     one = w.seal(intended("recon-1", clock(), w.epoch))
     store.append(one)

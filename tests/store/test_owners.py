@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, intended, parked
+from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, case_opened, intended, parked
 
 from doubtless.errors import StaleEpoch, TaskBusy
 from doubtless.events import Kind, draft
+from doubtless.store.base import Claim
 from doubtless.store.sqlite import SqliteStore
 
 StartChild = Callable[..., Child]
@@ -131,7 +132,9 @@ def test_a_closed_store_keeps_the_lock_while_a_thread_has_a_task(begin: Begin, m
     assert os.listdir(w.store.path + ".owners") == []
 
 
-def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(
+    store: SqliteStore, child: StartChild, clock: TurnClock
+) -> None:
     one = child("claim", "recon-1")
     one.hear()
     one.end()
@@ -144,15 +147,19 @@ def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(store: Sq
     assert store.rows("recon-1") == before
 
 
+@pytest.mark.parametrize("guard", [None, "pay"])
+@pytest.mark.parametrize("several", [False, True])
 def test_an_owner_whose_lock_file_was_removed_is_stopped_by_the_next_claim(
-    begin: Begin, store: SqliteStore, child: StartChild, clock: TurnClock
+    begin: Begin, store: SqliteStore, child: StartChild, clock: TurnClock, guard: str | None, several: bool
 ) -> None:
     w = begin()
     for name in os.listdir(store.path + ".owners"):
         os.unlink(os.path.join(store.path + ".owners", name))
     assert child("claim", "recon-1").hear().startswith("claimed")
+    w = Writer(store, "recon-1", Claim(store.head("recon-1"), w.epoch, False))  # type: ignore[arg-type]
+    more = [case_opened("recon-1", clock(), w.epoch)] if several else []
     with pytest.raises(StaleEpoch):
-        w.append(intended("recon-1", clock(), w.epoch))
+        w.append(intended("recon-1", clock(), w.epoch), *more, guard=guard)
     claim_of_another = Writer(store, "recon-2", _accept_and_claim(store, clock, "recon-2"))
     head = store.head("recon-2")
     assert head is not None and store.owner_alive(head.owner) and claim_of_another.epoch == head.epoch
@@ -163,7 +170,9 @@ def _accept_and_claim(store: SqliteStore, clock: TurnClock, task: str):  # type:
     return store.claim(task)
 
 
-def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(
+    store: SqliteStore, child: StartChild, clock: TurnClock
+) -> None:
     children = [child("claim", f"t{n}") for n in range(3)]
     for one in children:
         one.hear()
@@ -175,6 +184,8 @@ def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(store: Sqli
 
 
 # ------------------------------------------------------------ forks
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # that is what is tested
 
 
 def _in_fork(deed: Callable[[], object]) -> str:
@@ -195,6 +206,7 @@ def _in_fork(deed: Callable[[], object]) -> str:
     return said
 
 
+@forks
 def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
     w = begin()
     assert _in_fork(lambda: store.claim("recon-1")) == "TaskBusy"
@@ -202,6 +214,7 @@ def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: S
     w.append(intended("recon-1", clock(), w.epoch))
 
 
+@forks
 def test_a_forked_child_opens_a_connection_of_its_own(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch))
@@ -225,6 +238,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parents_lock(store: Sqli
         os.kill(int(grandchild), signal.SIGKILL)
 
 
+@forks
 def test_forks_under_many_appending_threads_lose_nothing(store: SqliteStore, clock: TurnClock) -> None:
     def work(name: str) -> None:
         w = Writer(store, name, _accept_and_claim(store, clock, name))

@@ -35,7 +35,9 @@ def test_a_parked_row_changes_the_head_and_releases_the_owner(begin: Begin, stor
     store.claim("recon-1")
 
 
-def test_a_parked_row_keeps_the_owner_when_a_thread_still_has_the_call(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_parked_row_keeps_the_owner_when_a_thread_still_has_the_call(
+    begin: Begin, store: SqliteStore, clock: TurnClock
+) -> None:
     w = begin()
     w.append(parked("recon-1", clock(), w.epoch), keep_owner=True)
     head = store.head("recon-1")

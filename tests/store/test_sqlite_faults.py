@@ -66,7 +66,10 @@ def test_a_lock_held_too_long_is_told_and_nothing_is_written(begin: Begin, make_
     mine = Writer(impatient, "recon-1", type("C", (), {"epoch": w.epoch})())
     other = apsw.Connection(impatient.path)
     other.execute("BEGIN IMMEDIATE")
-    for rows in ([intended("recon-1", clock(), w.epoch)], [settled("recon-1", clock(), w.epoch), case_opened("recon-1", clock(), w.epoch)]):
+    for rows in (
+        [intended("recon-1", clock(), w.epoch)],
+        [settled("recon-1", clock(), w.epoch), case_opened("recon-1", clock(), w.epoch)],
+    ):
         with pytest.raises(StoreUnavailable) as caught:
             mine.append(*rows)
         assert caught.value.context["written"] is False and "write lock" in str(caught.value)
@@ -119,7 +122,7 @@ class TornVFS(apsw.VFS):
         self.fail: Callable[[str], bool] = lambda deed: False
         super().__init__("torn", "")
 
-    def xOpen(self, name, flags):  # type: ignore[no-untyped-def]  # noqa: N802
+    def xOpen(self, name, flags):  # type: ignore[no-untyped-def]
         return TornFile(self, name, flags)
 
 
@@ -129,13 +132,13 @@ class TornFile(apsw.VFSFile):
         self._wal = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
         super().__init__("", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: bytes, offset: int) -> None:
         if self._wal and self._vfs.fail("write"):
             super().xWrite(data[: len(data) // 2], offset)
             raise apsw.IOError("torn")
         super().xWrite(data, offset)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         if self._wal and self._vfs.fail("sync"):
             raise apsw.IOError("unsynced")
         super().xSync(flags)
@@ -293,12 +296,14 @@ def test_a_log_beyond_the_file_size_limit_is_unavailable_and_whole(begin: Begin,
     assert store.verify() == []
 
 
-def test_a_result_is_spilled_whole_and_comes_back_until_it_is_dropped(begin: Begin, store: SqliteStore, make_store: MakeStore, clock: TurnClock) -> None:
+def test_a_result_is_spilled_whole_and_comes_back_until_it_is_dropped(
+    begin: Begin, store: SqliteStore, make_store: MakeStore, clock: TurnClock
+) -> None:
     w = begin()
     ref, blob = Content(store, store.folder).put("x" * 1000)
     assert blob is not None
     one = store.spill(settled("recon-1", clock(), w.epoch, ref=ref), blobs=(blob,))
-    two = store.spill(settled("recon-1", clock(), w.epoch, 2, "inline:\"ü\""))
+    two = store.spill(settled("recon-1", clock(), w.epoch, 2, 'inline:"ü"'))
     store.spill(settled("other", clock(), 7))
     assert [name for name, _ in make_store().spilled("recon-1")] == [one, two]
     event = store.spilled("recon-1")[0][1]

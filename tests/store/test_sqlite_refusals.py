@@ -34,7 +34,9 @@ def test_a_store_in_memory_is_refused(path: str, clock: TurnClock) -> None:
     "url", ["recon.db", "sqlite:recon.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/recon.db", "postgresql://h/d",
             "sqlite:///recon.db?mode=ro"],
 )  # fmt: skip
-def test_a_url_that_names_no_sqlite_file_is_refused(url: str, clock: TurnClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_that_names_no_sqlite_file_is_refused(
+    url: str, clock: TurnClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreRefused):
         open_store(url, clock=clock).info()
@@ -155,7 +157,9 @@ def test_a_symbolic_link_leads_to_the_one_store(make_store: MakeStore, clock: Tu
     linked.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"id,amount\n" * 500, b"SQLite format 3\0" + b"\xff" * 80, b"SQLite format 3\0" * 300])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"id,amount\n" * 500, b"SQLite format 3\0" + b"\xff" * 80, b"SQLite format 3\0" * 300]
+)
 def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(clock: TurnClock, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "recon.db"
     file.write_bytes(content)
@@ -218,7 +222,9 @@ def test_a_namespace_of_no_or_too_many_bytes_is_refused(make_store: MakeStore, n
         make_store(namespace=namespace).info()
 
 
-def test_a_store_opened_to_look_creates_and_writes_nothing(begin: Begin, make_store: MakeStore, clock: TurnClock, tmp_path: Path) -> None:
+def test_a_store_opened_to_look_creates_and_writes_nothing(
+    begin: Begin, make_store: MakeStore, clock: TurnClock, tmp_path: Path
+) -> None:
     with pytest.raises(StoreRefused, match="nothing was created"):
         SqliteStore(str(tmp_path / "none.db"), clock=clock, read_only=True).info()
     w = begin()
@@ -345,7 +351,9 @@ def test_a_fresh_store_is_never_opened_where_one_used_to_be(
     assert file.exists() == (ending == "empty")
 
 
-def test_a_wal_without_its_database_is_refused_and_kept(begin: Begin, store: SqliteStore, clock: TurnClock, tmp_path: Path) -> None:
+def test_a_wal_without_its_database_is_refused_and_kept(
+    begin: Begin, store: SqliteStore, clock: TurnClock, tmp_path: Path
+) -> None:
     begin()
     wal = Path(store.path + "-wal").read_bytes()
     (tmp_path / "other.db-wal").write_bytes(wal)

@@ -58,7 +58,13 @@ def _found(problems: list[str], words: str) -> bool:
 
 @pytest.mark.parametrize(
     "column",
-    ["input_ref = 'inline:{\"amount\":2}'", "started_at = started_at + 1", "idempotency_key = zeroblob(32)", "step_name = 'pax'", "attempt = 2"],
+    [
+        "input_ref = 'inline:{\"amount\":2}'",
+        "started_at = started_at + 1",
+        "idempotency_key = zeroblob(32)",
+        "step_name = 'pax'",
+        "attempt = 2",
+    ],
 )
 def test_a_row_with_one_changed_column_is_found(spoil: Spoil, column: str) -> None:
     problems = spoil(f"UPDATE events SET {column} WHERE task_id = 'recon-1' AND event_seq = 4")
@@ -137,9 +143,7 @@ def test_a_mark_ahead_of_the_log_is_found(spoil: Spoil, store: SqliteStore) -> N
     assert _found(spoil(), "the mark has seen 99")
 
 
-def test_a_damaged_spilled_result_is_found_and_a_whole_one_is_not(
-    begin: Begin, store: SqliteStore, clock: TurnClock
-) -> None:
+def test_a_damaged_spilled_result_is_found_and_a_whole_one_is_not(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
     w = begin()
     name = store.spill(settled("recon-1", clock(), w.epoch))
     assert store.verify() == []
@@ -163,13 +167,18 @@ def test_a_flipped_byte_in_the_file_is_found(begin: Begin, store: SqliteStore, c
 
 def test_verify_changes_nothing(spoil: Spoil, store: SqliteStore, make_store: MakeStore) -> None:
     store.close()
-    before = {name: os.stat(os.path.join(os.path.dirname(store.path), name)).st_mtime_ns for name in os.listdir(os.path.dirname(store.path))}
+    before = {
+        name: os.stat(os.path.join(os.path.dirname(store.path), name)).st_mtime_ns
+        for name in os.listdir(os.path.dirname(store.path))
+    }
     make_store().verify()
     after = {name: os.stat(os.path.join(os.path.dirname(store.path), name)).st_mtime_ns for name in before}
     assert after == before
 
 
-def test_verify_sees_one_moment_while_others_append(begin: Begin, store: SqliteStore, make_store: MakeStore, clock: TurnClock) -> None:
+def test_verify_sees_one_moment_while_others_append(
+    begin: Begin, store: SqliteStore, make_store: MakeStore, clock: TurnClock
+) -> None:
     w = begin()
     stop = threading.Event()
 

@@ -41,12 +41,12 @@ def verify(called: Invocation, url: str | None) -> int:
     else:
         for problem in problems:
             at = f", event {problem.event_seq}" if problem.event_seq is not None else ""
-            say(f"{problem.where}{at}: {problem.what}")
+            say(problem.what if problem.where in problem.what else f"{problem.where}{at}: {problem.what}")
         if not problems:
             say(f"nothing found: the log of {count} {'task' if count == 1 else 'tasks'} holds together")
     if problems:
         many = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
-        note(f"{many} found. Make a copy of the store before you do anything else; then {typed('recover', store=called.url)}")
+        note(f"{many} found; copy the store's files before you do anything else, then: {typed('recover', store=called.url)}")
         return STORE
     return OK
 

@@ -161,7 +161,7 @@ def task_look(status: str, why: str | None, *, wake_at: int | None, owner: str |
             return Look("…", "waiting" if status == TaskStatus.WAITING else "ready to go on", "yellow")
 
 
-_FROZEN = re.compile(r"^(?:every step|step (?P<step>.+?)) is frozen: ")
+_FROZEN = re.compile(r"^frozen: (?:every step|step (?P<step>.+?)) is frozen: ")
 
 
 def frozen_step(why: str | None) -> str | None:
@@ -227,7 +227,8 @@ def header(sheet: Sheet, view: TaskView, day: object) -> None:
         sheet.line(short_json(view.output, 400), lead="  output  ", lead_style="dim")
     told_below = any(case.why in (view.why or "") for case in view.cases)
     if view.why and not told_below and view.status not in (TaskStatus.DONE, TaskStatus.RUNNING):
-        sheet.line(without_command(view.why), lead="  why     ", lead_style="dim")
+        why = without_command(view.why).removeprefix(f"{look.words}: ")
+        sheet.line(why, lead="  why     ", lead_style="dim")
 
 
 def without_command(why: str) -> str:

@@ -17,6 +17,7 @@ from .loading import load_app, read_params, task_named
 from .progress import shown
 from .reporting import emit, note, say
 from .signals import Terminated, guarded, interrupted
+from .typed import typed
 
 FOR_EVER = "for-ever"
 
@@ -193,7 +194,13 @@ def all_of_them(called: Invocation, app: Doubtless, limit: bool | str) -> int:
     else:
         for task_id, each in told.items():
             say(f"{task_id}  {each['result']}" + (f"  {each['message']}" if each["message"] else ""))
-    return next((code for result, code in GRAVEST.items() if result in met), OK)
+    worst = next((result for result in GRAVEST if result in met), None)
+    if worst is None:
+        return OK
+    number = sum(each["result"] == worst for each in told.values())
+    next_command = typed("inbox", store=called.url) if worst == "needs_human" else typed("tasks", store=called.url)
+    note(f"of {len(told)} tasks that had not ended, {number} stand at {worst}. {next_command}")
+    return GRAVEST[worst]
 
 
 def result_of(text: str) -> dict[str, str | None]:

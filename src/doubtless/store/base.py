@@ -134,9 +134,7 @@ class Store(Protocol):
         An append whose fate is unknown is looked up by place and compared whole before it is repeated.
         """
 
-    def add(
-        self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()
-    ) -> list[Event]:
+    def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence. Sealed in the transaction.
 
         `expect`: the task's last `event_seq` that the caller saw, or None for any.
