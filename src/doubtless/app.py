@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from .binding import is_async, validate_task_signature
 from .blobs import Content
-from .canonical import encode, input_hash
+from .canonical import decode, encode, input_hash
 from .clocks import Clock, SystemClock
 from .durations import parse_duration
 from .effects import StepDefinition, StepTable, define
 from .errors import (
+    DoesNotFit,
     DoubtlessError,
     InputDiffers,
     StepTableError,
@@ -251,16 +252,21 @@ class Doubtless:
     def runtime(self) -> Runtime:
         """The parts that a run works with; the table is validated first. Raises StepTableError, StoreRefused."""
         with self._lock:
-            if not self._checked:
-                faults = self.check()
-                if faults:
-                    raise StepTableError(faults)
-                self._checked = True
+            self._validate()
             if self._runtime is None:
                 store = self.store
                 info = store.info()
                 self._runtime = self._parts(store, info.namespace, self._case_opened)
             return self._runtime
+
+    def _validate(self) -> None:
+        """Refuse a table with faults, before a store is opened or created for it. Raises StepTableError."""
+        with self._lock:
+            if not self._checked:
+                faults = self.check()
+                if faults:
+                    raise StepTableError(faults)
+                self._checked = True
 
     def _case_opened(self, case_id: str) -> None:
         if not self._case_hooks or self._runtime is None:
@@ -313,6 +319,7 @@ class Doubtless:
         InputDiffers (the id exists with other input), StepTableError, StoreError.
         """
         wait = params.pop("wait", True)
+        check_wait(wait)
         head = self._accept(task, args, params)
         return self._runs.run(head.task_id, wait)
 
@@ -331,6 +338,7 @@ class Doubtless:
     async def arun(self, task: Any, /, *args: Any, **params: Any) -> Any:
         """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
         wait = params.pop("wait", True)
+        check_wait(wait)
         head = self._accept(task, args, params)
         return await self._runs.arun(head.task_id, wait)
 
@@ -346,11 +354,14 @@ class Doubtless:
 
     def resume(self, task_id: str, *, wait: bool | str = True) -> Any:
         """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called."""
+        check_wait(wait)
+        self._validate()
         self._known(task_id)
         return self._runs.run(task_id, wait)
 
     def resume_all(self, *, wait: bool | str = False) -> dict[str, str]:
         """One pass over all tasks that have not ended; what became of each, by id. Never raises for one task."""
+        check_wait(wait)
         self.notify()
         result: dict[str, str] = {}
         for head in self.store.heads(status=[s for s in TaskStatus if s not in ("done", "failed", "compensated", "cancelled")]):
@@ -370,6 +381,7 @@ class Doubtless:
         """A worker in this process for what `start` records; use it as a context manager."""
         from .worker import Worker
 
+        self._validate()
         worker = Worker(self, concurrency=concurrency)
         self._runs.workers.append(worker)
         return worker
@@ -394,17 +406,24 @@ class Doubtless:
         text = encode(task.code.definition.binder.bind(args, params), where=f"task {task.name}")
         runtime.vault.refuse_known(text, task.name)
         digest = input_hash(runtime.namespace, text)
+        head = runtime.store.head(task_id) or self._accept_new(runtime, task, task_id, text, digest)
+        if head.task_name != task.name or head.input_hash != digest:
+            raise self._input_differs(head, task.name, text)
+        return head
+
+    def _accept_new(self, runtime: Runtime, task: Task[..., Any], task_id: str, text: str, digest: bytes) -> Head:
+        """Record a task that does not exist yet; its head, or that of somebody who was faster."""
+        definition = task.code.definition
+        try:
+            definition.restore_params(decode(text))  # what its code could not be given is refused, not accepted
+        except DoesNotFit as misfit:
+            raise misfit.within(f"{task.name}.") from misfit.__cause__
         ref, blob = runtime.content.put(text)
         accepted = draft(
             task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=task.name, status=TaskStatus.READY, input_hash=digest,
             input_ref=ref,
         )  # fmt: skip
-        head = runtime.store.accept(accepted, () if blob is None else (blob,))
-        if head is None:
-            return self._known(task_id)
-        if head.task_name != task.name or head.input_hash != digest:
-            raise self._input_differs(head, task.name, text)
-        return head
+        return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
 
     def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
         from .tasks import first_difference
@@ -530,14 +549,23 @@ class Doubtless:
 
 def check_task_id(task_id: object) -> None:
     """Refuse what is no task id: 200 printable characters, no ``/`` (children's), no leading ``$`` (the store's)."""
+    fault = ""
     if not isinstance(task_id, str) or not task_id:
-        raise UsageError("a task needs an id", hint='app.run(task, "recon-2026-11-28", …)')
-    if len(task_id) > 200:
-        raise UsageError(f"a task id has at most 200 characters; this one has {len(task_id)}: {task_id[:40]}…")
-    if not task_id.isprintable():
-        raise UsageError(f"a task id is printable, without newlines or control characters: {task_id!r}")
-    if "/" in task_id or task_id.startswith("$"):
-        raise UsageError(f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store")
+        fault = "a task needs an id, a text"
+    elif len(task_id) > 200:
+        fault = f"a task id has at most 200 characters; this one has {len(task_id)}: {task_id[:40]!r}…"
+    elif not task_id.isprintable():
+        fault = f"a task id is printable, without newlines or control characters: {task_id!r}"
+    elif "/" in task_id or task_id.startswith("$"):
+        fault = f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store"
+    if fault:
+        raise UsageError(fault, hint='give it one as in app.run(task, "recon-2026-11-28", …)')
+
+
+def check_wait(wait: object) -> None:
+    """Refuse a `wait` that is neither True nor False nor a duration, before anything is written."""
+    if not isinstance(wait, bool):
+        parse_duration(wait)  # type: ignore[arg-type]  # it refuses what is none
 
 
 def _nothing() -> None:

@@ -33,7 +33,7 @@ from .errors import (
     UsageError,
 )
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
-from .fold import StepRecord
+from .fold import StepRecord, fold_steps
 from .log import Settled, TaskLog
 from .outcomes import Found, NoEffect, NotSent, Outcome, Pending, Several, Unclear, classify_raised, classify_returned, read_answer
 from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, counts, decide
@@ -236,7 +236,7 @@ def prepare(runtime: Runtime, definition: StepDefinition, params: Mapping[str, A
                     step=where,
                     param=name,
                 )
-        stored = {k: (v.stored() if isinstance(v, Secret) else v) for k, v in params.items()}
+        stored = {k: (v.stored() if k in definition.secret and isinstance(v, Secret) else v) for k, v in params.items()}
         text = encode(stored, where=where)
         key_text = encode({k: v for k, v in params.items() if k not in definition.volatile and k not in definition.secret})
     if not runtime.vault.empty:
@@ -384,7 +384,10 @@ def call_params(runtime: Runtime, definition: StepDefinition, text: str) -> dict
         for name in definition.secret:
             if params.get(name) is not None:
                 params[name] = runtime.vault.resolve(params[name])
-    definition.restore_params(params)
+    try:
+        definition.restore_params(params)
+    except DoesNotFit as misfit:
+        raise misfit.within(f"{definition.name}.") from misfit.__cause__
     return params
 
 
@@ -568,13 +571,13 @@ def append_result(run: Run, path: str, rows: list[Event], output: Output, *, for
             settled = run.log.settled.get(path)
             if settled is None:
                 continue
-            late_result(run.runtime, run.task_id, rows[0], output.blobs, settled)
+            late_result(run.runtime, run.task_id, rows[0], output.blobs)
             return False
         except StaleEpoch:
-            late_result(run.runtime, run.task_id, rows[0], output.blobs, None)
+            late_result(run.runtime, run.task_id, rows[0], output.blobs)
             raise
         except StoreUnavailable as error:
-            raise spill_result(run, rows[0], output.text or "", error) from error
+            raise spill_result(run, rows[0], output.text, error) from error
         break
     if output.fault is not None:
         tell_cases(run, path, CaseKind.OUTPUT)
@@ -602,9 +605,12 @@ def unstored(run: Run, definition: StepDefinition, value: Any) -> Output:
     return Output(None, (), text, None, None, text)
 
 
-def spill_result(run: Run, row: Event, text: str, error: StoreUnavailable | None = None) -> StoreUnavailable:
-    """Keep a result beside the database, or at least in this process; the next claim takes it in as evidence."""
-    row = row._replace(output_ref="inline:" + text)
+def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable | None = None) -> StoreUnavailable:
+    """Keep a result beside the database, or at least in this process; the next claim takes it in as evidence.
+
+    `text`: the output in its stored form; None when it has none, and the row says why.
+    """
+    row = row._replace(output_ref=None if text is None else "inline:" + text)
     try:
         place = f"in {run.runtime.store.spill(row)}"
     except StoreUnavailable:
@@ -619,24 +625,57 @@ def spill_result(run: Run, row: Event, text: str, error: StoreUnavailable | None
     )
 
 
-def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob], settled: Settled | None) -> None:
+def take_in(runtime: Runtime, row: Event) -> None:
+    """Make a result that was spilled or kept the evidence that it is; once, however often it is offered."""
+    if row.effect_class == Effect.READ:
+        return  # nothing stands on it: the step is called again
+    ref, blob = row.output_ref, None
+    if isinstance(ref, str):
+        ref, blob = runtime.content.put(ref.removeprefix("inline:"))
+    for event in runtime.store.rows(row.task_id, path=row.path):
+        stands = event.status == StepStatus.DONE if event.kind == Kind.STEP_SETTLED else event.details.get("what") == "late_result"
+        if stands and (event.path, event.attempt, event.output_ref) == (row.path, row.attempt, ref):
+            return  # taken in before a crash; or the append whose fate was unknown did land
+    late_result(runtime, row.task_id, row._replace(output_ref=ref), () if blob is None else (blob,))
+
+
+def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob]) -> None:
     """Store a success that came too late as evidence (I3); a contradiction of what is settled opens a case."""
-    now = runtime.store.now()
     common: dict[str, Any] = {"step_seq": row.step_seq, "path": row.path, "step_name": row.step_name}
     data = {"what": "late_result"}
     if row.error is not None:  # it is no usable output
         data["fault"] = json.loads(row.error)["detail"]
-    rows = [
-        draft(
-            task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch, data=data, **common
-        )  # fmt: skip
-    ]
-    if settled is not None and settled.status != StepStatus.DONE:
-        why = f"attempt {row.attempt} of {row.step_name} succeeded after the step was settled as {settled.status}"
-        rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, **common))
-    for event in runtime.store.add(task_id, rows, blobs=blobs):
-        if event.kind == Kind.CASE_OPENED:
-            runtime.case_opened(f"{task_id}:{event.event_seq}")
+    while True:
+        now, events = runtime.store.now(), runtime.store.rows(task_id)
+        rows = [
+            draft(
+                task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch, data=data,
+                **common,
+            )  # fmt: skip
+        ]
+        why = contradiction(fold_steps(events).get(row.path or ""), row)
+        if why is not None:
+            rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, **common))
+        try:
+            written = runtime.store.add(task_id, rows, expect=events[-1].event_seq, blobs=blobs)
+        except Moved:
+            continue  # what is settled may be another thing now
+        for event in written:
+            if event.kind == Kind.CASE_OPENED:
+                runtime.case_opened(f"{task_id}:{event.event_seq}")
+        return
+
+
+def contradiction(record: StepRecord | None, row: Event) -> str | None:
+    """Why a late success contradicts what is settled, or None (rule 12)."""
+    if record is None or not record.settled or record.effect == Effect.READ:
+        return None
+    late = f"attempt {row.attempt} of {row.step_name} succeeded late"
+    if record.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED):
+        return f"{late}, after the step was settled as {record.status}"
+    if record.effect == Effect.NON_IDEM_WRITE and any(a.number > (row.attempt or 0) for a in record.attempts):
+        return f"{late}, and another attempt, which no key protects, had begun"
+    return None
 
 
 def record_outcome(
@@ -973,7 +1012,10 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 await await_time(run, request)
                 reply = None
             else:
-                reply = await call_async(run, request)
+                try:
+                    reply = await call_async(run, request)
+                except GeneratorExit as gone:  # its event loop is torn down: nothing can be awaited any more
+                    reply = torn_down(run, request.frame, gone)
     except StopIteration as end:
         return end.value
     except (StoreError, StaleEpoch) as error:
@@ -1015,9 +1057,9 @@ async def call_async(run: Run, request: Invoke) -> Reply:
         if call.done():
             return _reply(call)
     except BaseException as error:  # the run itself is cancelled: rule 7
+        if isinstance(error, GeneratorExit):
+            raise
         interrupted = error
-        if isinstance(error, GeneratorExit):  # its event loop is gone: nothing can be awaited any more
-            return Raised(error, running=not call.done(), entered=frame.entered)
     reply = await give_up(call, frame, threaded)
     if interrupted is not None:
         if isinstance(reply, Returned):
@@ -1026,6 +1068,16 @@ async def call_async(run: Run, request: Invoke) -> Reply:
     if isinstance(reply, Returned):
         return reply
     return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
+
+
+def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
+    """What a call came to whose event loop is gone; a thread of it goes on."""
+    with run.lock:
+        running = frame.entered and not frame.done
+        if running and not frame.definition.is_async:
+            frame.overrun = True
+            run.left_behind(frame)
+    return Raised(gone, running=running, entered=frame.entered)
 
 
 async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threaded: bool) -> Returned | Raised | None:
@@ -1122,7 +1174,7 @@ def record_handle(handle: Any) -> None:
     if not isinstance(frame, Frame) or frame.what != "call":
         raise OutsideTask("record_handle() was called outside a step", hint="call it in the step's function, in its own thread")
     run = frame.run
-    text = encode(handle, where="handle")
+    text = run.runtime.vault.mask(encode(handle, where="handle"))
     row = draft(
         run.task_id, Kind.HANDLE_RECORDED, run.runtime.store.now(), step_seq=frame.step_seq, path=frame.path,
         step_name=frame.name, status=StepStatus.UNCERTAIN, attempt=frame.attempt, epoch=run.log.epoch,

@@ -41,12 +41,13 @@ class Trouble(StrEnum):
 
 
 class Calls(NamedTuple):
-    """The step is called again, at most that often; `each`: before each further call the looks before have to repeat.
+    """The step is called again, at most that often (None: as often as the trouble comes, since it leaves no row behind).
 
+    Meaning: `each`: before each further call the looks before it have to repeat.
     Units: `within_us`: a call starts less than that after the first one; None: whenever that is.
     """
 
-    times: int
+    times: int | None
     key: Literal["none", "same", "next"]
     within_us: int | None = None
     each: bool = False
@@ -109,16 +110,9 @@ class Foresight(NamedTuple):
 Row = tuple[str, str]
 """Facts that must hold (``!``: must not), and the deed that follows."""
 
-_ENDS = frozenset({"done", "exhausted", "rejected", "absent", "ask", "ask_known", "look_on"})
+_ENDS = frozenset({"done", "exhausted", "rejected", "absent", "ask", "ask_known", "look_on", "call_on"})
 
-_DOUBT: tuple[Row, ...] = (  # the look-back finds it
-    ("read again", "call"),
-    ("read", "exhausted"),
-    ("resends again", "call"),
-    ("query", "look"),
-    ("query", "done"),
-    ("", "ask"),
-)
+_DOUBT: tuple[Row, ...] = (("resends again", "call"), ("query", "look"), ("query", "done"), ("", "ask"))  # the query finds it
 _ASK_FIRST: tuple[Row, ...] = (("read", "exhausted"), ("query", "look"), ("query", "done"), ("", "ask"))
 _ABSENCE: tuple[Row, ...] = (  # asked about without a further call before
     ("", "look"),
@@ -130,8 +124,8 @@ _ABSENCE: tuple[Row, ...] = (  # asked about without a further call before
 )
 
 THEN: Mapping[Trouble, tuple[Row, ...]] = {
-    Trouble.KILLED: _DOUBT,
-    Trouble.TIMED_OUT: _DOUBT,
+    Trouble.KILLED: (("read", "call_on"), *_DOUBT),
+    Trouble.TIMED_OUT: (("read again", "call"), ("read", "exhausted"), *_DOUBT),
     Trouble.NOT_SENT: (("again", "call_freely"), ("", "exhausted")),
     Trouble.REJECTED: (("!retry_rejected", "rejected"), ("again", "call_next"), ("", "exhausted")),
     Trouble.USED_UP: _ASK_FIRST,
@@ -201,6 +195,7 @@ def _proof(step: StepDefinition) -> Deed:
 
 DEEDS: Mapping[str, Callable[[StepDefinition], Deed]] = {
     "call": _calls(),
+    "call_on": lambda step: Calls(None, "none"),
     "call_freely": _calls(freely=True),
     "call_each": _calls(each=True),
     "call_next": _calls(next_key=True),
@@ -305,6 +300,8 @@ def in_words(deed: Deed) -> str:
     """One deed as half a sentence; no two deeds read alike."""
     match deed:
         case Calls(times, key, within, each):
+            if times is None:
+                return "calls again as if it had not been called"
             often = "once more" if times == 1 else f"up to {times} more times"
             window = "" if within is None else f", starting less than {show_duration(within)} after the first call"
             return f"calls again{_UNDER[key]}, {often}{window}{', each only after such a look' if each else ''}"

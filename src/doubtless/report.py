@@ -6,6 +6,7 @@ Meaning: nothing is run and no store is opened; everything is read off the step 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from .foresight import LABELS, Asks, Foresight, deed_as_json, facts, foresee, ho
 
 WIDTH = 100
 _LABEL = 28
+_wrap = partial(wrap, break_on_hyphens=False)
 
 Person = Literal["only", "at_last", "sometimes", "never"]
 """When a person is needed: `only` a person settles its doubts; a person settles them `at_last`, when no further call
@@ -207,11 +209,11 @@ def _of_step(step: StepDefinition, undoes: Collection[str]) -> StepReport:
 def _faults(faults: Sequence[str]) -> Iterable[str]:
     yield f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing of this app runs until they are mended:"
     for fault in faults:
-        yield from wrap(fault, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+        yield from _wrap(fault, WIDTH, initial_indent="  - ", subsequent_indent="    ")
 
 
 def _step_lines(step: StepReport) -> Iterable[str]:
-    yield from wrap(f"{step.name}: {'; '.join(step.traits)}", WIDTH, subsequent_indent="  ")
+    yield from _wrap(f"{step.name}: {'; '.join(step.traits)}", WIDTH, subsequent_indent="  ")
     for labels, sentence in step.grouped:
         yield from _entry("  ", labels, sentence)
     asked = [LABELS[foresight.trouble] for foresight in step.foresights if foresight.asks]
@@ -225,9 +227,9 @@ def _step_lines(step: StepReport) -> Iterable[str]:
 def _entry(indent: str, labels: Sequence[str], text: str) -> Iterable[str]:
     """A label column and a text column; without an indent one column."""
     if not indent:
-        yield from wrap(text, WIDTH, subsequent_indent="  ")
+        yield from _wrap(text, WIDTH, subsequent_indent="  ")
         return
-    right = wrap(text, WIDTH - len(indent) - _LABEL)
+    right = _wrap(text, WIDTH - len(indent) - _LABEL)
     left = [label + ("," if number < len(labels) - 1 else "") for number, label in enumerate(labels)]
     for number in range(max(len(left), len(right))):
         label = left[number] if number < len(left) else ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import canonical
 from .durations import parse_duration
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
-from .events import TERMINAL, Instant, Kind, TaskStatus, draft
-from .fold import fold_steps
+from .events import TERMINAL, Instant, Kind, TaskStatus
+from .executor import take_in
 from .log import TaskLog
 from .store.base import Head
 from .tasks import GOODBYE, Ending, TaskRun
@@ -33,6 +34,7 @@ class Runs:
         self.app = app
         self.workers: list[Worker] = []
         self._active: set[TaskRun] = set()
+        self._owed: dict[str, Callable[[], None]] = {}
         self._lock = threading.RLock()  # a signal's handler may drain while this very thread holds it
 
     def wake_workers(self) -> None:
@@ -97,6 +99,7 @@ class Runs:
                 hint=f"declared here are: {', '.join(sorted(self.app.declared_tasks)) or 'none'}",
                 task=task_id,
             )
+        self._pay_back(task_id)
         claim = store.claim(task_id)
         try:
             self.absorb(runtime, task_id)
@@ -111,7 +114,7 @@ class Runs:
             timeouts = [d.timeout_us for d in self.app.definitions]
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:
-            store.release(task_id, claim.epoch)
+            self._give_back(task_id, lambda: store.release(task_id, claim.epoch))
             raise
         with self._lock:
             self._active.add(run)
@@ -119,21 +122,13 @@ class Runs:
 
     def absorb(self, runtime: Runtime, task_id: str) -> None:
         """Results that could not be recorded when they came, spilled or kept in memory, become evidence now."""
-        kept = runtime.kept.pop(task_id, [])
-        for name, event in [*runtime.store.spilled(task_id), *((None, event) for event in kept)]:
-            record = fold_steps(runtime.store.rows(task_id)).get(event.path or "")
-            if record is None or not record.settled:
-                ref, blob = event.output_ref, None
-                if isinstance(ref, str):
-                    ref, blob = runtime.content.put(ref.removeprefix("inline:"))
-                row = draft(
-                    task_id, Kind.EVIDENCE_STORED, runtime.store.now(), step_seq=event.step_seq, path=event.path,
-                    step_name=event.step_name, attempt=event.attempt, output_ref=ref, epoch=event.epoch, data={"what": "late_result"},
-                )  # fmt: skip
-                if event.effect_class != "read":
-                    runtime.store.add(task_id, [row], blobs=() if blob is None else (blob,))
-            if name is not None:
-                runtime.store.drop_spilled(name)
+        for name, event in runtime.store.spilled(task_id):
+            take_in(runtime, event)
+            runtime.store.drop_spilled(name)
+        kept = runtime.kept.get(task_id, [])
+        while kept:
+            take_in(runtime, kept[0])  # first: what the store still refuses stays kept
+            del kept[0]
 
     def leave(self, run: TaskRun, ending: Ending) -> None:
         """Conclude the run: write how it ended, and stop being its owner, whatever happens."""
@@ -142,13 +137,27 @@ class Runs:
         try:
             run.conclude(ending)
         except BaseException as error:
-            try:
-                run.give_back()
-            except DoubtlessError:
-                pass  # the lock ends with the process
+            self._give_back(run.task_id, run.give_back)
             if not isinstance(error, DoubtlessError):
                 raise
             run.trouble = error
+
+    def _give_back(self, task_id: str, give_back: Callable[[], None]) -> None:
+        """Stop being the owner; what the store does not take now is offered again before the next claim."""
+        try:
+            give_back()
+        except DoubtlessError:
+            with self._lock:
+                self._owed[task_id] = give_back
+
+    def _pay_back(self, task_id: str) -> None:
+        """Give a task back that could not be given back when its run ended. Raises StoreUnavailable: still not."""
+        with self._lock:
+            give_back = self._owed.get(task_id)
+        if give_back is not None:
+            give_back()
+            with self._lock:
+                self._owed.pop(task_id, None)
 
     # ------------------------------------------------------------ how it stands
 

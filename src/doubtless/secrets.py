@@ -23,7 +23,7 @@ class Secret:
     __slots__ = ("ref",)
 
     def __init__(self, ref: str) -> None:
-        scheme, colon, name = ref.partition(":")
+        scheme, colon, name = ref.partition(":") if isinstance(ref, str) else ("", "", "")
         if not (scheme and colon and name):
             raise UsageError(f"Secret({ref!r}) names no resolver", hint="write Secret('env:NAME') or Secret('file:PATH')")
         self.ref = ref
@@ -42,12 +42,27 @@ class Secret:
         return hash(self.ref)
 
 
+JSON_DEPTH = 3
+"""How many JSON texts inside each other a value is looked for in: a reply's text, quoted in an error, in the log's JSON."""
+
+
+def written_forms(value: str) -> set[str]:
+    """How a value may be written where it is echoed: as it is, in a repr, in a URL, and each of these in JSON."""
+    from urllib.parse import quote, quote_plus
+
+    forms = found = {value, repr(value)[1:-1], ascii(value)[1:-1], quote(value), quote(value, safe=""), quote_plus(value)}
+    for _ in range(JSON_DEPTH):
+        forms = {json.dumps(form, ensure_ascii=plain)[1:-1] for form in forms for plain in (False, True)}
+        found = found | forms
+    return found
+
+
 class Vault:
     """Resolves secrets by scheme and remembers the values, so that they can be kept out of the log."""
 
     def __init__(self, resolvers: Mapping[str, Callable[[str], str | None]]) -> None:
         self.resolvers = dict(resolvers)
-        self._known: set[str] = set()
+        self._known: tuple[str, ...] = ()
         self.empty = True
 
     def resolve(self, stored: Mapping[str, Any]) -> str:
@@ -66,20 +81,19 @@ class Vault:
 
     def remember(self, value: str) -> None:
         """Keep this value out of everything that is recorded from now on."""
-        if len(value) >= SHORTEST:
+        if len(value) >= SHORTEST and value not in self._known:
             self.empty = False
-            self._known.add(value)
-            self._known.add(json.dumps(value, ensure_ascii=False)[1:-1])
+            self._known = tuple(sorted({*self._known, *written_forms(value)}, key=len, reverse=True))
 
     def mask(self, text: str) -> str:
         """The text with every known secret value replaced."""
-        for value in sorted(self._known, key=len, reverse=True) if self._known else ():
+        for value in self._known:  # the longest first: a form inside another one would leave its rest
             text = text.replace(value, MASK)
         return text
 
     def refuse_known(self, text: str, where: str) -> None:
         """Refuse params that carry a known secret value in the open."""
-        if self._known and any(value in text for value in self._known):
+        if any(value in text for value in self._known):
             raise UsageError(
                 f"step {where}: a param holds the value of a known secret; nothing was written",
                 hint="name the param in secret=(…) and pass Secret('env:NAME')",

@@ -379,8 +379,10 @@ class TaskRun:
                 ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:
             ending = Ending(error=error)
-        finally:
+        try:
             current.reset(token)
+        except ValueError:
+            pass  # its event loop is gone, and with it its context
         return await self.branches_ended(this, ending)
 
     async def branches_ended(self, this: Pass, ending: Ending) -> Ending:

@@ -478,6 +478,21 @@ def test_show_tells_calls_doubts_and_what_is_open_within_a_hundred_columns(open_
         assert len(re.findall(r"UTC[+-]\d\d:\d\d", text)) == 1, "the offset is told once"
 
 
+def test_a_timeline_fits_the_width_that_it_is_given(open_shop: Shop) -> None:
+    from rich.cells import cell_len
+
+    from doubtless import Doubtless
+    from doubtless.cli.render import timeline
+
+    app = Doubtless(open_shop.store, read_only=True)
+    view = app.show("done-1")._replace(params={"name": "深圳市华强电子有限公司" * 12})
+    app.close()
+    for width in (60, 80, 100, 140):
+        text = timeline(view, width=width)
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+        assert "the look-back found it" in text
+
+
 def test_many_steps_alike_share_a_line_and_all_shows_each(shop: Shop) -> None:
     shop.cli("run", "shop:app", "shop", "r1", "-p", "count=30")
     assert re.search(r"✓ 2–31  order ×30 +non_idem_write  done +each once", shop.cli("show", "r1").out)

@@ -55,8 +55,11 @@ def until(reached: Callable[[], bool], what: str) -> None:
         assert time.monotonic() < deadline, f"never reached: {what}"
 
 
-def killed_at(stage: Stage, where: str, *, drop: bool) -> None:
-    """A first process is killed while its request stands before or after its effect; its doubt shows at once."""
+def killed_at(stage: Stage, where: str, *, drop: bool, found_after: float = 60.0) -> None:
+    """A first process is killed while its request stands before or after its effect; its doubt shows at once.
+
+    `found_after`: seconds until somebody finds it dead. Only from then on can its last send be surely over.
+    """
     stage.office.hold(TASK, where)
     first = stage.child()
     first.tell("run", TASK, "no")
@@ -65,6 +68,7 @@ def killed_at(stage: Stage, where: str, *, drop: bool) -> None:
     if drop:
         stage.office.release("drop")
     stage.check()
+    stage.clock.turn(found_after)
 
 
 def killed_before(stage: Stage) -> Played:
@@ -80,10 +84,13 @@ def killed_after(stage: Stage) -> Played:
 
 
 def killed_on_its_way(stage: Stage) -> Played:
-    """The request lands when its sender is dead: after the first look, or after it was sent again under its key."""
+    """The request lands when its sender is dead: ten seconds after it was found dead, when somebody has looked already,
+    or after it was sent again under its key."""
     killed_at(stage, "before", drop=False)
     second = stage.child()
     if stage.scenario.effect == "non_idem_write":
+        second.run(TASK)
+        stage.clock.turn(10.0)
         second.run(TASK)
         stage.check()
         stage.office.release()
@@ -232,22 +239,19 @@ def stopped_and_killed(stage: Stage) -> Played:
 
 
 def inside_the_window(stage: Stage) -> Played:
-    killed_at(stage, "after", drop=True)
-    stage.clock.turn(5.0)
+    killed_at(stage, "after", drop=True, found_after=5.0)
     second = stage.child()
     return Played(stage.go_on(second), second)
 
 
 def window_over(stage: Stage) -> Played:
-    killed_at(stage, "after", drop=True)
-    stage.clock.turn(45.0)
+    killed_at(stage, "after", drop=True, found_after=45.0)
     second = stage.child()
     return Played(stage.go_on(second), second)
 
 
 def window_over_nothing_made(stage: Stage) -> Played:
-    killed_at(stage, "before", drop=True)
-    stage.clock.turn(45.0)
+    killed_at(stage, "before", drop=True, found_after=45.0)
     second = stage.child()
     return Played(stage.go_on(second), second)
 

@@ -132,13 +132,18 @@ def settle(app: Doubtless, answer: Callable[[Case], AnyAnswer]) -> int:
 
 
 def attended(
-    scenario: Scenario, child: Child, task_id: str, answer: Callable[[Case], AnyAnswer], again: Callable[[Case], AnyAnswer]
+    scenario: Scenario,
+    child: Child,
+    task_id: str,
+    answer: Callable[[Case], AnyAnswer],
+    again: Callable[[Case], AnyAnswer] | None = None,
 ) -> Answers:
-    """A person answers what is open, and `again` where the first answer was void; then the task is brought to its end."""
+    """A person answers what is open, and `again` where the first answer turns out void; then the task is brought to its end."""
     with watching(scenario) as app:
         assert settle(app, answer), "a task that needs a person has no open case"
         ended = unattended(child, scenario.clock, task_id)
-        if ended["stands"] == "needs_human":
+        if again is not None:
+            assert ended["stands"] == "needs_human", f"the first answer was not void: {ended}"
             assert settle(app, again), "a task that needs a person has no open case"
             ended = unattended(child, scenario.clock, task_id)
         return ended

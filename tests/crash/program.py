@@ -146,6 +146,10 @@ def build(scenario: Scenario, hooks: Callable[[str], None] | None = None) -> tup
         answer: dict[str, Any] = client.call("PUT", "effects", {"reference": reference}, idempotency_key)
         return answer
 
+    def begun(reference: str) -> None:
+        """Not a step: the world counts how often task code runs."""
+        client.call("GET", "facts?" + urlencode({"reference": f"{reference}/code"}))
+
     def recorded() -> None:
         if scenario.die:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -154,6 +158,7 @@ def build(scenario: Scenario, hooks: Callable[[str], None] | None = None) -> tup
 
         @app.task(name="work")
         async def work_async(reference: str) -> dict[str, Any]:
+            begun(reference)
             await survey.acall(reference=f"{reference}/survey")
             made = await act(reference=reference)
             recorded()
@@ -163,6 +168,7 @@ def build(scenario: Scenario, hooks: Callable[[str], None] | None = None) -> tup
 
     @app.task
     def work(reference: str) -> dict[str, Any]:
+        begun(reference)
         survey(reference=f"{reference}/survey")
         made = act(reference=reference)
         recorded()

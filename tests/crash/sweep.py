@@ -106,8 +106,9 @@ def sweep(subject: Subject, folder: Path, *, second_kills: int = 0, jobs: int = 
     """
     points, undisturbed = run_undisturbed(subject, folder / "undisturbed")
     draw = random.Random(seed)
-    kills = [Kill(k) for k in range(1, len(points) + 1)]
-    kills += [Kill(k.first, draw.randint(1, len(points))) for k in kills for _ in range(second_kills)]
+    places = range(1, len(points) + 1)
+    kills = [Kill(k) for k in places]
+    kills += [Kill(k, again) for k in places for again in draw.sample(places, second_kills)]
 
     def killed(kill: Kill) -> str | None:
         place = folder / "-".join(str(at) for at in kill if at is not None)

@@ -19,7 +19,7 @@ from doubtless.events import Kind
 from doubtless.timeline import StepView
 
 from . import driver
-from .cells import KEY_WINDOW, PLAY, TASK, Played, Stage, until
+from .cells import KEY_WINDOW, PLAY, TASK, Played, Stage, killed_at, until
 from .clock import TurnedClock
 from .driver import attended, by_the_count, even_now, standing_check, watching
 from .expected import CELLS, EXCEPTIONS, EXPECTED, LAG, LOOKS, WORDS
@@ -94,7 +94,7 @@ def test_no_write_happens_twice_and_no_doubt_is_silent(
         if played.held:
             late_reply(stage, played)
         elif WORDS[word].stands == "needs_human":
-            by_a_person(stage, played, word, shown_later=look == "lagging" and word == "ask1")
+            by_a_person(stage, played, word, look)
 
 
 def machine_only(stage: Stage, played: Played, word: str, cell: str, look: str) -> None:
@@ -117,6 +117,7 @@ def machine_only(stage: Stage, played: Played, word: str, cell: str, look: str) 
         assert len(set(act.keys)) == 1, "another key: another effect"
         if cell in ("A", "B") and expected.stands == "needs_human":
             assert len(office.requests("look")) == LOOKS_MADE[look]
+            assert len(office.requests("read", f"{TASK}/code")) == 1, "rule 1: what is in doubt is settled before task code runs"
         if effect == "idem_write" and word in ("again", "reply") and stage.scenario.key_window is None and cell != "budget":
             assert office.requests("look") == [], "its key settles it; nobody has to be asked"
 
@@ -150,13 +151,14 @@ def still_calling(stage: Stage, played: Played) -> None:
         assert stage.office.n(f"{TASK}/close") == 0
 
 
-def by_a_person(stage: Stage, played: Played, word: str, *, shown_later: bool) -> None:
+def by_a_person(stage: Stage, played: Played, word: str, look: str) -> None:
     """A person answers by the count, or the search that lagged shows it meanwhile; then the task goes to its end."""
-    if shown_later:
+    void = even_now if (look, word) == ("several", "ask0") else None  # its fresh look finds several: asked anew
+    if (look, word) == ("lagging", "ask1"):
         stage.clock.turn(LAG)
         answer = stage.go_on(played.child)
     else:
-        answer = attended(stage.scenario, played.child, TASK, by_the_count(stage.office), even_now)
+        answer = attended(stage.scenario, played.child, TASK, by_the_count(stage.office), void)
     assert answer["stands"] == "done", answer
     assert stage.office.n(TASK) == 1
     with watching(stage.scenario) as app:
@@ -167,6 +169,26 @@ def by_a_person(stage: Stage, played: Played, word: str, *, shown_later: bool) -
     assert played.child.run(TASK) == answer, "run again, it is the same"
 
 
+def test_a_person_who_says_too_early_that_it_did_not_happen_is_corrected_by_the_fresh_look(world: World, tmp_path: Path) -> None:
+    clock = TurnedClock(tmp_path / "clock")
+    office = world.office(clock.path)
+    scenario = Scenario(str(tmp_path), world.port, office.name, "non_idem_write", query="found")
+    with ExitStack() as children:
+        stage = Stage(scenario, office, clock, children, "no")
+        killed_at(stage, "before", drop=False)
+        child = stage.child()
+        assert child.run(TASK)["stands"] == "needs_human"
+        with watching(scenario) as app:
+            assert driver.settle(app, by_the_count(office)) == 1
+            assert child.run(TASK)["stands"] == "waiting", "what was sent may still land"
+            office.release()
+            until(lambda: office.n(TASK) == 1, "the late effect")
+            assert stage.go_on(child)["stands"] == "done"
+            act = next(step for step in app.show(TASK).steps if step.name == "act")
+            assert (act.settled_by, act.calls, office.n(TASK)) == ("the look-back found it", 1, 1)
+            standing_check(app, office, TASK)
+
+
 def test_what_a_person_abandons_is_listed_as_standing_and_the_task_fails(world: World, tmp_path: Path) -> None:
     clock = TurnedClock(tmp_path / "clock")
     office = world.office(clock.path)
@@ -174,7 +196,7 @@ def test_what_a_person_abandons_is_listed_as_standing_and_the_task_fails(world: 
     with ExitStack() as children:
         stage = Stage(scenario, office, clock, children, "no")
         played = PLAY["B"](stage)
-        answer = attended(scenario, played.child, TASK, driver.give_up, driver.give_up)
+        answer = attended(scenario, played.child, TASK, driver.give_up)
         assert answer["stands"] == "failed", answer
         assert answer["failure"]["kind"] == "abandoned"
         with watching(scenario) as app:

@@ -49,6 +49,18 @@ def fork(store: SqliteStore, task_id: str) -> None:
     sys.stdin.readline()
 
 
+def take(store: SqliteStore, task_id: str) -> None:
+    """Claim a task at a common start; say what came of it."""
+    store.head(task_id)
+    say("ready")
+    sys.stdin.readline()
+    try:
+        say("takeover" if store.claim(task_id).takeover else "free")
+    except DoubtlessError as error:
+        say(error.code)
+    sys.stdin.readline()
+
+
 def append(store: SqliteStore, task_id: str, rows: str) -> None:
     """Append so many rows, one commit each, from a common start on; say each place of a tenth."""
     store.accept(accepted(task_id, now()))
@@ -115,7 +127,8 @@ def die_at(store: SqliteStore, point: str, count: str, task_id: str) -> None:
 
 
 DEEDS: dict[str, Callable[..., None]] = {
-    "claim": claim, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "lock": lock, "die": die_at,
+    "claim": claim, "take": take, "fork": fork, "append": append, "settle": settle, "open": open_and_say, "lock": lock,
+    "die": die_at,
 }  # fmt: skip
 
 if __name__ == "__main__":

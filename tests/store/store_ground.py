@@ -64,7 +64,8 @@ def accepted(task_id: str, now: Instant) -> Event:
 def intended(task_id: str, now: Instant, epoch: int | None, step: int = 1, ref: str | bytes = 'inline:{"amount":1}') -> Event:
     return draft(
         task_id, Kind.STEP_INTENDED, now, step_seq=step, path=str(step), step_name="pay", status="uncertain", attempt=1,
-        effect_class="non_idem_write", idempotency_key=b"k" * 32, input_hash=b"i" * 32, input_ref=ref, started_at=now.wall, epoch=epoch,
+        effect_class="non_idem_write", idempotency_key=b"k" * 32, input_hash=b"i" * 32, input_ref=ref, started_at=now.wall,
+        epoch=epoch,
     )  # fmt: skip
 
 

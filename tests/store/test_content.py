@@ -21,8 +21,10 @@ def content(store: SqliteStore) -> Content:
 @pytest.mark.parametrize("text", ["", "x" * 256, "ü" * 128, "inline:", "\U0001f600" * 64])
 def test_up_to_256_bytes_stand_in_the_ref(content: Content, text: str) -> None:
     ref, blob = content.put(text)
-    assert ref == "inline:" + text and blob is None
-    assert content.get(ref) == text and show_ref(ref) == ref
+    assert ref == "inline:" + text
+    assert blob is None
+    assert content.get(ref) == text
+    assert show_ref(ref) == ref
 
 
 @pytest.mark.parametrize("text", ["x" * 257, "ü" * 129, "x" * (1 << 20)])
@@ -31,13 +33,17 @@ def test_up_to_a_mebibyte_is_a_blob_of_the_append(
 ) -> None:
     ref, blob = content.put(text)
     digest = sha256(text.encode()).digest()
-    assert ref == digest and blob == (digest, text.encode()) and show_ref(ref) == "sha256:" + digest.hex()
-    assert not content.known(digest) and not Path(store.folder.path).exists()
+    assert ref == digest
+    assert blob == (digest, text.encode())
+    assert show_ref(ref) == "sha256:" + digest.hex()
+    assert not content.known(digest)
+    assert not Path(store.folder.path).exists()
     with pytest.raises(StoreDamaged, match="is missing"):
         content.get(ref)
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch, ref=ref), blobs=(blob,))
-    assert content.get(ref) == text and content.known(digest)
+    assert content.get(ref) == text
+    assert content.known(digest)
 
 
 @pytest.mark.parametrize("text", ["x" * ((1 << 20) + 1), "ü" * (1 << 19) + "x"])
@@ -45,11 +51,15 @@ def test_above_a_mebibyte_it_is_a_synced_file_at_return(store: SqliteStore, cont
     points: list[str] = []
     store.folder._hooks = points.append
     ref, blob = content.put(text)
-    assert blob is None and isinstance(ref, bytes)
+    assert blob is None
+    assert isinstance(ref, bytes)
     assert Path(store.folder.file_of(ref)).read_bytes() == text.encode()
     assert points == ["blob:write", "blob:written"]
-    assert content.put(text) == (ref, None) and points == ["blob:write", "blob:written"]
-    assert content.get(ref) == text and content.known(ref) and list(store.folder.digests()) == [ref]
+    assert content.put(text) == (ref, None)
+    assert points == ["blob:write", "blob:written"]
+    assert content.get(ref) == text
+    assert content.known(ref)
+    assert list(store.folder.digests()) == [ref]
 
 
 def test_content_that_is_not_what_was_written_is_never_given_back(store: SqliteStore, content: Content) -> None:

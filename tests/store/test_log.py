@@ -39,7 +39,8 @@ def test_rows_are_found_by_path_and_by_place(begin: Begin, store: SqliteStore, c
     assert [r.event_seq for r in store.rows("recon-1", after=2)] == [3, 4]
     assert store.last("recon-1") == store.rows("recon-1")[-1]
     assert store.first("recon-1") == store.rows("recon-1")[0]
-    assert store.rows("other") == [] and store.last("other") is None
+    assert store.rows("other") == []
+    assert store.last("other") is None
     with pytest.raises(UnknownTask):
         store.first("other")
 
@@ -178,7 +179,8 @@ def test_several_rows_are_written_all_or_none(begin: Begin, store: SqliteStore, 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"kind": "Nonsense"}, {"status": "nonsense"}, {"status": "ready"}, {"effect_class": "nonsense"}, {"idempotency_key": b"short"},
+        {"kind": "Nonsense"}, {"status": "nonsense"}, {"status": "ready"}, {"effect_class": "nonsense"},
+        {"idempotency_key": b"short"},
         {"input_hash": b"short"}, {"input_ref": "text"}, {"output_ref": b"short"}, {"data": b"short"}, {"prev_hash": b"short"},
         {"step_seq": 0}, {"attempt": 0}, {"format": 0}, {"started_at": None, "finished_at": None}, {"prev_hash": None},
     ],
@@ -205,7 +207,8 @@ def test_content_is_written_in_the_transaction_of_its_row(begin: Begin, store: S
     w = begin()
     content = Content(store, store.folder)
     ref, blob = content.put("x" * 1000)
-    assert blob is not None and store.blob(blob.digest) is None
+    assert blob is not None
+    assert store.blob(blob.digest) is None
     bad = w.seal(intended("recon-1", clock(), w.epoch, ref=ref))[0]._replace(kind="Nonsense")
     with pytest.raises(StoreError):
         store.append([bad], blobs=[blob])
@@ -258,7 +261,8 @@ def test_a_persons_row_is_sealed_behind_the_owners_last(begin: Begin, store: Sql
     rows = store.add("recon-1", [draft("recon-1", Kind.EVENT_RECEIVED, clock(), data={"name": "n"}) for _ in range(2)])
     assert [row.event_seq for row in rows] == [2, 3]
     assert store.rows("recon-1")[1:] == rows
-    assert w.seq == 1 and store.verify() == []
+    assert w.seq == 1
+    assert store.verify() == []
 
 
 def test_a_persons_row_is_refused_when_the_log_is_not_as_it_was_shown(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
@@ -281,7 +285,8 @@ def test_a_row_for_a_task_that_does_not_exist_is_refused(store: SqliteStore, clo
 def test_accepting_a_task_twice_writes_once_and_gives_the_head(store: SqliteStore, clock: TurnClock) -> None:
     assert store.accept(accepted("recon-1", clock())) is None
     head = store.accept(accepted("recon-1", clock())._replace(input_hash=b"o" * 32))
-    assert head is not None and head == store.head("recon-1")
+    assert head is not None
+    assert head == store.head("recon-1")
     assert (head.task_name, head.status, head.input_hash) == ("reconcile", "ready", b"h" * 32)
     assert len(store.rows("recon-1")) == 1
 
@@ -304,5 +309,6 @@ def test_fifty_threads_that_accept_one_task_write_one_row(make_store: MakeStore,
         thread.start()
     for thread in threads:
         thread.join()
-    assert results.count(None) == 1 and len(results) == 50
+    assert results.count(None) == 1
+    assert len(results) == 50
     assert len(stores[0].rows("recon-1")) == 1

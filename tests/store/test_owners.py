@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, case_opened, intended, parked
@@ -15,6 +17,7 @@ from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, c
 from doubtless.errors import StaleEpoch, TaskBusy
 from doubtless.events import Kind, draft
 from doubtless.store.base import Claim
+from doubtless.store.owners import alive
 from doubtless.store.sqlite import SqliteStore
 
 StartChild = Callable[..., Child]
@@ -24,7 +27,9 @@ def test_a_claim_of_a_free_task_writes_no_row(begin: Begin, store: SqliteStore) 
     w = begin()
     assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED]
     head = store.head("recon-1")
-    assert head is not None and head.epoch == w.epoch and head.status == "ready"
+    assert head is not None
+    assert head.epoch == w.epoch
+    assert head.status == "ready"
     assert store.owner_alive(head.owner)
 
 
@@ -41,14 +46,18 @@ def test_the_task_of_a_killed_process_is_taken_over_with_a_row(store: SqliteStor
     one = child("claim", "recon-1", "1")
     _, pid, epoch = one.hear().split()
     before = store.head("recon-1")
-    assert before is not None and store.owner_alive(before.owner)
+    assert before is not None
+    assert store.owner_alive(before.owner)
     os.kill(int(pid), signal.SIGKILL)
     one.process.wait()
     assert not store.owner_alive(before.owner)
     claim = store.claim("recon-1")
-    assert claim.takeover and claim.epoch != int(epoch) and claim.head.status == "running"
+    assert claim.takeover
+    assert claim.epoch != int(epoch)
+    assert claim.head.status == "running"
     row = store.last("recon-1")
-    assert row is not None and (row.kind, row.epoch) == (Kind.TASK_CLAIMED, claim.epoch)
+    assert row is not None
+    assert (row.kind, row.epoch) == (Kind.TASK_CLAIMED, claim.epoch)
     assert row.details == {"owner": claim.head.owner, "was": before.owner}
     Writer(store, "recon-1", claim).append(intended("recon-1", clock(), claim.epoch, 2))
     assert store.verify() == []
@@ -60,8 +69,12 @@ def test_the_task_of_a_living_process_is_busy_and_it_says_how_to_end_it(store: S
     with pytest.raises(TaskBusy) as caught:
         store.claim("recon-1")
     said = str(caught.value)
-    assert f"process {pid}" in said and "child.py" in said and socket.gethostname() in said and f"kill {pid}" in said
-    assert caught.value.context["pid"] == int(pid) and caught.value.context["since"] > 1_700_000_000_000_000
+    assert f"process {pid}" in said
+    assert "child.py" in said
+    assert socket.gethostname() in said
+    assert f"kill {pid}" in said
+    assert caught.value.context["pid"] == int(pid)
+    assert caught.value.context["since"] > 1_700_000_000_000_000
     assert len(store.rows("recon-1")) == 1
 
 
@@ -72,7 +85,8 @@ def test_the_task_of_a_stopped_process_is_busy_and_it_says_how_to_wake_it(store:
     os.waitpid(pid, os.WUNTRACED)
     with pytest.raises(TaskBusy) as caught:
         store.claim("recon-1")
-    assert f"kill -CONT {pid}" in str(caught.value) and "it is stopped" in str(caught.value)
+    assert f"kill -CONT {pid}" in str(caught.value)
+    assert "it is stopped" in str(caught.value)
     os.kill(pid, signal.SIGCONT)
 
 
@@ -124,7 +138,8 @@ def test_a_closed_store_keeps_the_lock_while_a_thread_has_a_task(begin: Begin, m
     make_store().close()
     w.store.close()
     head = make_store().head("recon-1")
-    assert head is not None and make_store().owner_alive(head.owner)
+    assert head is not None
+    assert make_store().owner_alive(head.owner)
     w.append(intended("recon-1", clock(), w.epoch))
     w.store.release("recon-1", w.epoch)
     w.store.close()
@@ -143,7 +158,8 @@ def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(
     store._owner.let_go("recon-1", w.epoch)  # its thread is gone, and the release never came
     before = store.rows("recon-1")
     claim = store.claim("recon-1")
-    assert not claim.takeover and claim.head.status == "done"
+    assert not claim.takeover
+    assert claim.head.status == "done"
     assert store.rows("recon-1") == before
 
 
@@ -162,7 +178,9 @@ def test_an_owner_whose_lock_file_was_removed_is_stopped_by_the_next_claim(
         w.append(intended("recon-1", clock(), w.epoch), *more, guard=guard)
     claim_of_another = Writer(store, "recon-2", _accept_and_claim(store, clock, "recon-2"))
     head = store.head("recon-2")
-    assert head is not None and store.owner_alive(head.owner) and claim_of_another.epoch == head.epoch
+    assert head is not None
+    assert store.owner_alive(head.owner)
+    assert claim_of_another.epoch == head.epoch
 
 
 def _accept_and_claim(store: SqliteStore, clock: TurnClock, task: str):  # type: ignore[no-untyped-def]
@@ -180,7 +198,21 @@ def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(
     children[0].process.wait()
     claim = _accept_and_claim(store, clock, "recon-1")
     names = os.listdir(store.path + ".owners")
-    assert len(names) == 3 and claim.head.owner in names
+    assert len(names) == 3
+    assert claim.head.owner in names
+
+
+def test_two_that_look_at_a_dead_owner_at_once_do_not_take_each_other_for_it(tmp_path: Path) -> None:
+    (tmp_path / "1-dead").write_text("{}")
+    with (tmp_path / "1-dead").open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert not alive(str(tmp_path), "1-dead")
+    with (tmp_path / "1-dead").open() as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        assert alive(str(tmp_path), "1-dead")
+    assert not alive(str(tmp_path), "1-gone")
+    assert not alive(str(tmp_path), "../1-dead")
+    assert not alive(str(tmp_path), None)
 
 
 # ------------------------------------------------------------ forks
@@ -280,6 +312,18 @@ def test_two_processes_that_append_at_once_both_make_progress(store: SqliteStore
     assert [one.hear() for one in children[1:]] == ["done"] * 2
     assert [len(store.rows(name)) for name in names] == [401] * 3
     assert store.verify() == []
+
+
+def test_of_several_processes_that_take_over_one_task_one_does(store: SqliteStore, child: StartChild) -> None:
+    dead = child("claim", "recon-1")
+    dead.hear()
+    dead.end()
+    children = [child("take", "recon-1") for _ in range(4)]
+    assert [one.hear() for one in children] == ["ready"] * 4
+    for one in children:
+        one.say()
+    assert sorted(one.hear() for one in children) == ["takeover", "task_busy", "task_busy", "task_busy"]
+    assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED]
 
 
 def test_a_parked_task_goes_to_the_next_process(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:

@@ -35,13 +35,22 @@ def test_a_parked_row_changes_the_head_and_releases_the_owner(begin: Begin, stor
     store.claim("recon-1")
 
 
+def test_the_rows_behind_a_parked_row_of_one_append_are_projected_too(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+    w = begin()
+    w.append(parked("recon-1", clock(), w.epoch, "needs_human"), case_opened("recon-1", clock(), w.epoch))
+    assert [case.case_id for case in store.cases()] == ["recon-1:3"]
+    assert store.verify() == []
+
+
 def test_a_parked_row_keeps_the_owner_when_a_thread_still_has_the_call(
     begin: Begin, store: SqliteStore, clock: TurnClock
 ) -> None:
     w = begin()
     w.append(parked("recon-1", clock(), w.epoch), keep_owner=True)
     head = store.head("recon-1")
-    assert head is not None and head.owner is not None and head.epoch == w.epoch
+    assert head is not None
+    assert head.owner is not None
+    assert head.epoch == w.epoch
     w.append(settled("recon-1", clock(), w.epoch))
     store.release("recon-1", w.epoch)
     store.claim("recon-1")
@@ -51,7 +60,8 @@ def test_a_release_by_an_old_epoch_changes_nothing(begin: Begin, store: SqliteSt
     w = begin()
     store.release("recon-1", w.epoch + 1)
     head = store.head("recon-1")
-    assert head is not None and head.epoch == w.epoch
+    assert head is not None
+    assert head.epoch == w.epoch
 
 
 def test_an_answer_wakes_a_task_that_sleeps_and_no_other(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
@@ -59,12 +69,14 @@ def test_an_answer_wakes_a_task_that_sleeps_and_no_other(begin: Begin, store: Sq
     w.append(case_opened("recon-1", clock(), w.epoch), parked("recon-1", clock(), w.epoch, "needs_human"))
     store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:2")])
     head = store.head("recon-1")
-    assert head is not None and (head.status, head.why) == ("ready", None)
+    assert head is not None
+    assert (head.status, head.why) == ("ready", None)
     w = Writer(store, "recon-1", store.claim("recon-1"))
     w.append(draft("recon-1", Kind.TASK_ENDED, clock(), status="done", epoch=w.epoch))
     store.add("recon-1", [draft("recon-1", Kind.CANCEL_REQUESTED, clock(), data={"by": "ann"})])
     head = store.head("recon-1")
-    assert head is not None and head.status == "done"
+    assert head is not None
+    assert head.status == "done"
     assert store.verify() == []
 
 
@@ -78,7 +90,8 @@ def test_a_case_is_settled_once(begin: Begin, store: SqliteStore, clock: TurnClo
         store.add("recon-1", [case_settled("recon-1", clock(), case.case_id, "bob")])
     assert "by ann at 2026-11-" in str(caught.value)
     assert len(store.rows("recon-1")) == 3
-    assert store.cases() == [] and [c.settled_by for c in store.cases(settled=True)] == ["ann"]
+    assert store.cases() == []
+    assert [c.settled_by for c in store.cases(settled=True)] == ["ann"]
     assert store.case(case.case_id) == store.cases(task_id="recon-1", settled=True)[0]
     with pytest.raises(UnknownCase):
         store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:99")])

@@ -43,7 +43,8 @@ def test_a_mark_that_was_cut_or_changed_in_any_byte_is_unfit() -> None:
 
 def test_the_mark_follows_claims_parks_and_ends_and_no_append(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
     store.accept(accepted("recon-0", clock()))
-    assert _mark(store).generation == 0 and _mark(store).state == READY
+    assert _mark(store).generation == 0
+    assert _mark(store).state == READY
     w = begin()
     assert _mark(store).generation == 1
     w.append(intended("recon-1", clock(), w.epoch))
@@ -61,10 +62,12 @@ def test_the_mark_is_never_lowered_nor_made_anew_nor_anothers(store: SqliteStore
     file.raise_to(_mark(store).store_id, 8)
     assert _mark(store).generation == 9
     file.raise_to(b"x" * 16, 10)
-    assert _mark(store).generation == 9 and "not this store's" in file.fault
+    assert _mark(store).generation == 9
+    assert "not this store's" in file.fault
     os.unlink(file.path)
     file.raise_to(b"x" * 16, 10)
-    assert not os.path.exists(file.path) and "opened" in file.fault
+    assert not os.path.exists(file.path)
+    assert "opened" in file.fault
     assert any("mark" in problem.what for problem in store.verify())
 
 
@@ -132,8 +135,10 @@ def test_a_database_without_its_mark_is_refused(
     ("point", "count"),
     [
         ("mark:sync", 1), ("mark:synced", 1), ("create:before", 1), ("create:after", 1), ("mark:sync", 2), ("mark:synced", 2),
-        ("accept:before", 1), ("accept:after", 1), ("claim:before", 1), ("claim:after", 1), ("mark:write", 1), ("mark:written", 1),
-        ("append:before", 1), ("append:after", 1), ("append:before", 2), ("append:after", 2), ("append:before", 3), ("append:after", 3),
+        ("accept:before", 1), ("accept:after", 1), ("claim:before", 1), ("claim:after", 1), ("mark:write", 1),
+        ("mark:written", 1),
+        ("append:before", 1), ("append:after", 1), ("append:before", 2), ("append:after", 2), ("append:before", 3),
+        ("append:after", 3),
         ("mark:write", 2), ("mark:written", 2),
     ],
 )  # fmt: skip
@@ -163,8 +168,8 @@ def test_no_write_point_is_left_out_of_the_kills(store: SqliteStore, make_store:
     w.append(parked("recon-1", clock(), w.epoch))
     assert seen == [
         "mark:sync", "mark:synced", "create:before", "create:after", "mark:sync", "mark:synced", "accept:before", "accept:after",
-        "claim:before", "claim:after", "mark:write", "mark:written", "append:before", "append:after", "append:before", "append:after",
-        "append:before", "append:after", "mark:write", "mark:written",
+        "claim:before", "claim:after", "mark:write", "mark:written", "append:before", "append:after", "append:before",
+        "append:after", "append:before", "append:after", "mark:write", "mark:written",
     ]  # fmt: skip
 
 
@@ -201,7 +206,9 @@ def test_recover_without_accept_says_what_is_wrong_and_changes_nothing(
 ) -> None:
     file = _restored(begin, store, clock, tmp_path)
     found = recover(str(file), clock=clock, accept=False)
-    assert "seen 2" in found.reason and not found.accepted and found.salvage.rows == 1
+    assert "seen 2" in found.reason
+    assert not found.accepted
+    assert found.salvage.rows == 1
     with pytest.raises(StoreSuspect):
         make_store().info()
 
@@ -213,13 +220,16 @@ def test_recover_goes_on_in_suspect_mode_until_a_person_ends_it(
     file = _restored(begin, store, clock, tmp_path)
     assert recover(str(file), clock=clock, accept=True, by="ann", why="the disk died").accepted
     again = make_store()
-    assert again.info().suspect and again.info().namespace == namespace
+    assert again.info().suspect
+    assert again.info().namespace == namespace
     row = again.last(STORE_TASK)
-    assert row is not None and row.kind == Kind.STORE_RECOVERED
+    assert row is not None
+    assert row.kind == Kind.STORE_RECOVERED
     assert {"by": "ann", "why": "the disk died", "suspect": True, "marked": 2, "logged": 1}.items() <= row.details.items()
     assert again.verify() == []
     again.end_suspect(by="ann", why="all was looked up")
-    assert not again.info().suspect and not make_store().info().suspect
+    assert not again.info().suspect
+    assert not make_store().info().suspect
     assert again.verify() == []
     assert again.claim("recon-1").takeover  # its owner of before the backup is gone
 
@@ -238,7 +248,8 @@ def test_recover_takes_a_store_that_fits_its_mark_too(
     store.release("recon-1", w.epoch)
     store.close()
     found = recover(store.path, clock=clock, accept=True, by="ann", why="both files were restored")
-    assert found.reason == "" and make_store().info().suspect
+    assert found.reason == ""
+    assert make_store().info().suspect
 
 
 def test_recover_is_refused_while_a_process_runs_tasks(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
@@ -264,7 +275,8 @@ def test_a_recover_that_was_killed_before_its_mark_leaves_a_store_that_is_refuse
     with pytest.raises(StoreSuspect):
         make_store().info()
     recover(str(file), clock=clock, accept=True, by="ann", why="x")
-    assert make_store().info().suspect and make_store().verify() == []
+    assert make_store().info().suspect
+    assert make_store().verify() == []
 
 
 def test_a_database_that_is_gone_is_made_anew_only_by_recover_and_keeps_the_namespace(
@@ -279,7 +291,9 @@ def test_a_database_that_is_gone_is_made_anew_only_by_recover_and_keeps_the_name
     assert not os.path.exists(store.path)
     recover(store.path, clock=clock, accept=True, by="ann", why="the disk died")
     again = make_store()
-    assert again.info().namespace == namespace and again.info().suspect and again.heads() == []
+    assert again.info().namespace == namespace
+    assert again.info().suspect
+    assert again.heads() == []
     assert again.verify() == []
 
 
@@ -309,7 +323,8 @@ def test_a_damaged_file_fails_closed_and_its_unsettled_intents_can_still_be_list
         recover(str(file), clock=clock, accept=True, by="ann", why="x")
     found = caught.value.context["salvage"]
     assert 0 < found.rows < 116
-    assert any(intent.path == "1" for intent in found.intents) and found.damage
+    assert any(intent.path == "1" for intent in found.intents)
+    assert found.damage
     assert file.read_bytes() == damaged
     looking = SqliteStore(store.path, clock=clock, read_only=True)
     assert looking.verify() != []

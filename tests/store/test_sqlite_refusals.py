@@ -60,7 +60,7 @@ def test_windows_is_refused(clock: TurnClock, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("version", ["3.40.1", "3.51.2", "3.7.0"])
 def test_a_sqlite_that_can_corrupt_the_log_is_refused(version: str) -> None:
-    with pytest.raises(StoreRefused, match="apsw>=3.51.3"):
+    with pytest.raises(StoreRefused, match=r"apsw>=3\.51\.3"):
         refuse_old_sqlite(version)
 
 
@@ -122,7 +122,7 @@ def test_a_read_only_file_is_refused(clock: TurnClock, tmp_path: Path, as_nobody
         SqliteStore(str(folder / "recon.db"), clock=clock).info()
 
 
-@pytest.mark.parametrize("kind", sorted(REMOTE) + ["fuse.sshfs", ""])
+@pytest.mark.parametrize("kind", [*sorted(REMOTE), "fuse.sshfs", ""])
 def test_a_network_or_unknown_file_system_is_refused(kind: str, clock: TurnClock, tmp_path: Path) -> None:
     with pytest.raises(StoreRefused):
         SqliteStore(str(tmp_path / "recon.db"), clock=clock, file_system=lambda path: kind).info()
@@ -193,7 +193,8 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(make_store: MakeStore, tmp_
     db.pragma("user_version", 2)
     db.close()
     header = read_header(str(tmp_path / "recon.db"))
-    assert header is not None and header.schema == (1 if in_wal else 2)
+    assert header is not None
+    assert header.schema == (1 if in_wal else 2)
     before = _bytes(tmp_path)["recon.db"]
     with pytest.raises(StoreRefused, match="upgrade doubtless"):
         make_store().info()
@@ -264,17 +265,17 @@ def _try(copy: Path, clock: TurnClock) -> int | None:
         store.close()
 
 
-def _stride(request: pytest.FixtureRequest, short: int) -> int:
-    return 1 if os.environ.get("DOUBTLESS_PROVE") else short
+EVERY_BYTE = pytest.param(1, marks=pytest.mark.prove)
 
 
+@pytest.mark.parametrize("stride", [31, EVERY_BYTE])
 def test_a_file_cut_at_any_byte_of_its_last_page_never_opens_as_if_it_were_whole_or_empty(
-    begin: Begin, store: SqliteStore, clock: TurnClock, request: pytest.FixtureRequest
+    begin: Begin, store: SqliteStore, clock: TurnClock, stride: int
 ) -> None:
     file = _closed_store(begin, store, clock)
     whole = file.read_bytes()
     page = 4096
-    for cut in [*range(len(whole) - page, len(whole), _stride(request, 31)), len(whole) - 1]:
+    for cut in [*range(len(whole) - page, len(whole), stride), len(whole) - 1]:
         file.write_bytes(whole[:cut])
         with pytest.raises(StoreDamaged, match="recover"):
             SqliteStore(str(file), clock=clock).rows("recon-1")
@@ -292,8 +293,9 @@ def test_a_file_cut_at_any_page_is_refused(begin: Begin, store: SqliteStore, clo
         assert file.read_bytes() == whole[:cut]
 
 
+@pytest.mark.parametrize("stride", [97, EVERY_BYTE])
 def test_a_wal_cut_at_any_byte_of_its_last_frame_loses_that_row_alone(
-    begin: Begin, store: SqliteStore, clock: TurnClock, tmp_path: Path, request: pytest.FixtureRequest
+    begin: Begin, store: SqliteStore, clock: TurnClock, tmp_path: Path, stride: int
 ) -> None:
     w = begin()
     for step in range(1, 6):
@@ -302,7 +304,7 @@ def test_a_wal_cut_at_any_byte_of_its_last_frame_loses_that_row_alone(
     place.mkdir()
     before = {end: Path(store.path + end).read_bytes() for end in ("", "-wal", ".mark")}
     wal = before["-wal"]
-    for cut in [*range(len(wal) - 4096 - 24, len(wal), _stride(request, 97)), len(wal)]:
+    for cut in [*range(len(wal) - 4096 - 24, len(wal), stride), len(wal)]:
         for end, content in before.items():
             (place / f"recon.db{end}").write_bytes(content[:cut] if end == "-wal" else content)
         (place / "recon.db-shm").unlink(missing_ok=True)
@@ -369,7 +371,8 @@ def test_a_database_without_wal_is_brought_back_to_it(begin: Begin, store: Sqlit
     db.close()
     again = SqliteStore(str(file), clock=clock)
     connection = open_database(again._place)
-    assert connection.pragma("journal_mode") == "wal" and connection.pragma("synchronous") == 2
+    assert connection.pragma("journal_mode") == "wal"
+    assert connection.pragma("synchronous") == 2
     connection.close()
 
 

@@ -26,7 +26,8 @@ def spoil(begin: Begin, store: SqliteStore, clock: TurnClock) -> Spoil:
     w = begin()
     small, blob = content.put("x" * 1000)
     large, none = content.put("y" * 2_000_000)
-    assert blob is not None and none is None
+    assert blob is not None
+    assert none is None
     w.append(intended("recon-1", clock(), w.epoch, ref=small), blobs=(blob,))
     w.append(settled("recon-1", clock(), w.epoch, ref=large))
     w.append(intended("recon-1", clock(), w.epoch, 2))

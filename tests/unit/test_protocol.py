@@ -441,7 +441,13 @@ def test_cleared_attempts_stay_in_the_budget() -> None:
 
 @pytest.mark.parametrize(
     ("window", "timeout", "margin"),
-    [(24 * HOUR, 30 * S, 24 * HOUR // 100), (HOUR, 30 * S, 36 * S), (120 * S, 30 * S, 5 * S), (500 * S, S, 5 * S), (501 * S, S, 5_010_000)],
+    [
+        (24 * HOUR, 30 * S, 24 * HOUR // 100),
+        (HOUR, 30 * S, 36 * S),
+        (120 * S, 30 * S, 5 * S),
+        (500 * S, S, 5 * S),
+        (501 * S, S, 5_010_000),
+    ],
 )
 def test_a_resend_has_to_end_inside_the_key_window_with_its_margin(window: int, timeout: int, margin: int) -> None:
     step = policy("idem_write", key_window_us=window, timeout_us=timeout, settle_within_us=48 * HOUR)
@@ -843,7 +849,10 @@ DOING: dict[str, Any] = {
     "pending": (policy(has_query=True), lambda log, step: look(log, step, "pending", look_again_us=10 * HOUR)),
     "absent": (PROOF._replace(absent_after_us=10 * HOUR), lambda log, step: look(log, step, "absent")),
     "no_effect": (PROOF._replace(absent_after_us=10 * HOUR), lambda log, step: look(log, step, "no_effect")),
-    "unclear": (policy(has_query=True, backoff_us=10 * HOUR, backoff_max_us=10 * HOUR), lambda log, step: look(log, step, "unclear")),
+    "unclear": (
+        policy(has_query=True, backoff_us=10 * HOUR, backoff_max_us=10 * HOUR),
+        lambda log, step: look(log, step, "unclear"),
+    ),
     "resend": (policy("idem_write", backoff_us=10 * HOUR, backoff_max_us=10 * HOUR), lambda log, step: None),
 }
 
@@ -1246,7 +1255,9 @@ def test_boot_times_of_two_boots_are_never_compared() -> None:
 
 @pytest.mark.parametrize("what", ["key_window", "settle_within"])
 def test_a_clock_set_back_over_a_reboot_ends_windows_and_deadlines_because_nobody_knows_how_long_it_was(what: str) -> None:
-    step = policy("idem_write", key_window_us=HOUR, settle_within_us=48 * HOUR) if what == "key_window" else policy(has_query=True)
+    step = (
+        policy("idem_write", key_window_us=HOUR, settle_within_us=48 * HOUR) if what == "key_window" else policy(has_query=True)
+    )
     log = StepLog(step.effect)
     log.attempt("unknown")
     if what == "settle_within":
@@ -1304,6 +1315,7 @@ def test_a_case_about_something_else_does_not_hold_a_read_up() -> None:
 
 # ---------------------------------------------------------------- whatever comes
 
+ENDS = ("unknown", "not_sent", "rejected", "killed", "running")
 ANSWERS = ("absent", "unclear", "pending", "several", "no_effect")
 options = st.fixed_dictionaries(
     {
@@ -1319,10 +1331,13 @@ options = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=200)
 @given(
-    st.sampled_from(WRITES), options,
-    st.lists(st.tuples(st.sampled_from(["unknown", "not_sent", "rejected", "killed", "running"]), st.sampled_from(ANSWERS)), max_size=20),
-)  # fmt: skip
-def test_whatever_the_world_answers_a_second_call_needs_a_reason(effect: str, said: dict[str, Any], world: list[tuple[str, str]]) -> None:
+    st.sampled_from(WRITES),
+    options,
+    st.lists(st.tuples(st.sampled_from(ENDS), st.sampled_from(ANSWERS)), max_size=20),
+)
+def test_whatever_the_world_answers_a_second_call_needs_a_reason(
+    effect: str, said: dict[str, Any], world: list[tuple[str, str]]
+) -> None:
     """The promise: a write is sent again only if nothing landed for sure, or its key protects it. Then I6: no end in silence."""
     step = policy(effect, **said)
     log = StepLog(effect)
@@ -1337,7 +1352,10 @@ def test_whatever_the_world_answers_a_second_call_needs_a_reason(effect: str, sa
                     assert number == len(record.attempts) + 1 <= step.attempts
                 log.begin(next_key=next_generation)
                 log.advance(S)
-                log.claim() if outcome == "killed" else log.end("unknown" if outcome == "running" else outcome, running=outcome == "running")
+                if outcome == "killed":
+                    log.claim()
+                else:
+                    log.end("unknown" if outcome == "running" else outcome, running=outcome == "running")
             case LookBack():
                 assert step.has_query
                 look(log, step, answer)

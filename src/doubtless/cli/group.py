@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import UsageError
-from .exits import MEANING
+from .exits import INTERRUPTED, MEANING, Interrupted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,6 +67,8 @@ class Commands(click.Group):
             from .reporting import silence
 
             return silence()
+        except KeyboardInterrupt as error:  # of a command that only looks; click would print a line of its own
+            raise Interrupted("interrupted; no task was running", exit_code=INTERRUPTED) from error
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

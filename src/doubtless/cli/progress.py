@@ -148,7 +148,7 @@ class Progress:
     def _draw(self) -> None:
         import shutil
 
-        from .render import shorten  # counts columns, not characters
+        from .sheet import shorten  # counts columns, not characters
 
         width = shutil.get_terminal_size().columns - 1
         out = "\r\x1b[K" + "".join(f"{shorten(plain(line), width)}\n" for line in self.lines.finished)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..timeline import said
-from .render import Sheet, call_text, clock, short_json, stands
+from .render import stands
 from .shapes import answer_commands
+from .sheet import Sheet, call_text, clock, short_json
 from .typed import moment, show_time, typed
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,23 +42,48 @@ def guarded() -> Iterator[None]:
         yield
         return
     seen: list[int] = []
+    nudges: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if seen:
+        if seen and nudges:
+            nudges.pop()
+        elif seen:
             os.write(2, b"doubtless: recording what is in flight; kill -KILL %d ends it at once, and is safe.\n" % os.getpid())
-            return
-        seen.append(number)
-        raise Terminated(number)
+        else:
+            seen.append(number)
+            raise Terminated(number)
 
     before: dict[int, Any] = {}
     for number in CODES:
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, handle)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_nudge, args=(reader, seen, nudges), name="doubtless-signals", daemon=True).start()
     try:
         yield
     finally:
-        for number, handler in before.items():
+        signal.set_wakeup_fd(waker)
+        os.close(writer)
+        for number, handler in () if seen else before.items():  # once seen, they stay: the command still has to say what it met
             signal.signal(number, handler)
+
+
+def _nudge(reader: int, seen: list[int], nudges: list[int]) -> None:
+    """Wake the main thread until it has seen a signal: one that comes in the instant before a wait leaves it asleep.
+
+    Python runs handlers in the main thread, between two of its instructions; a wait that began just after the signal would
+    end with the step's timeout, and Ctrl-C with it.
+    """
+    main = threading.main_thread().ident
+    try:
+        while came := os.read(reader, 1):  # ends when the other end is closed
+            while came[0] in CODES and not seen and not select.select([reader], [], [], 0.05)[0]:
+                nudges.append(came[0])
+                signal.pthread_kill(main or 0, came[0])
+    finally:
+        os.close(reader)
 
 
 # ---------------------------------------------------------------- what became of it

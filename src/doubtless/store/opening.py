@@ -21,6 +21,7 @@ from .link import constant_retry
 from .mark import CREATING, NAMESPACE_BYTES, READY, Mark, MarkFile, Unfit
 from .owners import Randomness
 from .place import (
+    Header,
     file_system_of,
     missing_pages,
     read_header,
@@ -66,28 +67,36 @@ def open_database(place: Place, *, read_only: bool = False) -> apsw.Connection:
 
 def what_to_do(place: Place) -> Literal["create", "open"]:
     """Judge the files before SQLite sees them. Raises: StoreRefused, StoreSuspect, StoreDamaged."""
-    header = read_header(place.path)  # before the mark: whoever creates a store makes the mark first
-    mark = place.mark.read()
-    begun = isinstance(mark, Mark) and mark.state == CREATING
+    mark, header = _look(place)
+    if isinstance(mark, Mark) and mark.state == CREATING:
+        return "create"  # what the file holds by now is judged under the lock, by SQLite
     if header is None:
         if mark is None or (isinstance(mark, Unfit) and mark.empty):
             _refuse_orphaned_wal(place)
-            return "create"
-        if begun:
             return "create"
         raise StoreSuspect(
             f"{place.path} is gone, but its mark is there: a fresh store would know nothing of what was sent",
             hint=f"bring the file back; or go on without it: doubtless recover --accept --store {url_of(place.path)}",
         )
     if header.size == 0:
-        return _judge_empty(place, mark, begun)
+        return _judge_empty(place, mark)
     refuse_foreign(place.path, header, had_mark=mark is not None)
-    if begun:
-        return "create"
     if header.application_id != schema.APPLICATION_ID:
         raise StoreRefused(f"{place.path} is another application's database", hint="give the store a file of its own")
     refuse_short(place.path)
     return "open"
+
+
+def _look(place: Place) -> tuple[Mark | Unfit | None, Header | None]:
+    """The mark and the file as they stood together: another process may be creating the store this very moment."""
+    while True:
+        before, header, after = place.mark.read(), read_header(place.path), place.mark.read()
+        if _stage(before) == _stage(after):
+            return after, header
+
+
+def _stage(mark: Mark | Unfit | None) -> object:
+    return mark.state if isinstance(mark, Mark) else mark
 
 
 def refuse_short(path: str) -> None:
@@ -101,8 +110,8 @@ def refuse_short(path: str) -> None:
         )
 
 
-def _judge_empty(place: Place, mark: Mark | Unfit | None, begun: bool) -> Literal["create"]:
-    if begun or (isinstance(mark, Unfit) and mark.empty):
+def _judge_empty(place: Place, mark: Mark | Unfit | None) -> Literal["create"]:
+    if isinstance(mark, Unfit) and mark.empty:
         return "create"
     if mark is None:
         raise StoreRefused(

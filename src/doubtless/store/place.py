@@ -14,9 +14,11 @@ from .schema import APPLICATION_ID, SCHEMA
 
 LEAST_SQLITE = (3, 51, 3)
 
-REMOTE = frozenset(
-    ["9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fuse", "fuseblk", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs"]
-)
+REMOTE = frozenset({
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fuse", "fuseblk", "gfs", "gfs2", "glusterfs",
+    "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf",
+    "virtiofs", "vmhgfs",
+})  # fmt: skip
 """File systems on which another host may write, or on which the locks of one process are not surely seen by the next."""
 
 

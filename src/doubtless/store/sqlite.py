@@ -125,7 +125,7 @@ class SqliteStore:
                 takeover = head.owner is not None and head.status not in TERMINAL
                 cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))
                 if takeover:
-                    insert_taken(cursor, head, owner, epoch, now, self.path)
+                    insert_taken(cursor, head, owner=owner, epoch=epoch, now=now, path=self.path)
                 counted.append(bump(cursor))
                 self._owner.hold(task_id, epoch)
                 return Claim(known(cursor, task_id), epoch, takeover)
@@ -207,7 +207,8 @@ class SqliteStore:
             put_blobs(cursor, blobs)
             if not insert_owned(cursor, events, guard, self._owner, self.path):
                 return True
-            if any([apply(cursor, event) for event in events]) and not keep_owner:
+            releasing = [apply(cursor, event) for event in events]  # every row is applied, whatever the first one says
+            if any(releasing) and not keep_owner:
                 cursor.execute(self._queries["release"], (task_id, epoch))
                 released.append(True)
             if any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events):
@@ -318,7 +319,7 @@ class SqliteStore:
 
     def frozen(self) -> dict[str, str]:
         """What is frozen: step name (``*`` for every step) → why."""
-        return {step: why for step, why in self._link.all(self._queries["frozen"])}
+        return dict(self._link.all(self._queries["frozen"]))
 
     def blob(self, digest: bytes) -> bytes | None:
         """Content that the database itself holds; None when it does not."""

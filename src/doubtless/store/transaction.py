@@ -85,9 +85,9 @@ def insert_owned(cursor: apsw.Cursor, events: Sequence[Event], guard: str | None
                 return True
         except apsw.ConstraintError as error:
             check_refusal(error, path)
-    if same(cursor, events):
-        return False
-    refuse(cursor, event, guard, owner)
+    if not same(cursor, events):
+        refuse(cursor, event, guard, owner)
+    return False
 
 
 def refuse(cursor: apsw.Cursor, event: Event, guard: str | None, owner: Owner) -> NoReturn:
@@ -152,7 +152,7 @@ def busy(head: Head, name: str, since: int, owner: Owner, *, ours: bool) -> Task
     )
 
 
-def insert_taken(cursor: apsw.Cursor, head: Head, owner: str, epoch: int, now: Instant, path: str) -> None:
+def insert_taken(cursor: apsw.Cursor, head: Head, *, owner: str, epoch: int, now: Instant, path: str) -> None:
     """Write the row of a takeover: what was in flight is in doubt from here on."""
     data = {"owner": owner, "was": head.owner}
     row = draft(head.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=epoch, data=data)

@@ -133,7 +133,7 @@ def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Proble
     for case in sorted(cases.keys() | folded.cases.keys()):
         if cases.get(case) != folded.cases.get(case):
             yield Problem("cases", None, f"case {case} is {cases.get(case)}, the log says {folded.cases.get(case)}")
-    frozen = {step: why for step, why in connection.execute(queries()["frozen"])}
+    frozen = dict(connection.execute(queries()["frozen"]))
     if frozen != folded.freezes:
         yield Problem("freezes", None, f"frozen are {frozen}, the log says {folded.freezes}")
     if meta(connection).suspect != folded.suspect:

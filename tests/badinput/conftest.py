@@ -1,0 +1,56 @@
+"""The ground of the bad-input tests: a clock to turn, a folder whose every byte is compared, and apps on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_ground import Clock, MakeApp, Trap
+
+from doubtless import Doubtless
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the store lies; nothing else does."""
+    place = tmp_path / "place"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture(autouse=True)
+def no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.delenv("DOUBTLESS_STORE", raising=False)
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def make_app(clock: Clock) -> Iterator[MakeApp]:
+    made: list[Doubtless] = []
+
+    def make(url: str | None = "sqlite:///bad.db", **options: object) -> Doubtless:
+        app = Doubtless(url, clock=clock, **options)  # type: ignore[arg-type]
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        if app._store is not None:
+            app.store._owner.tasks.clear()  # type: ignore[attr-defined]
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Doubtless:
+    return make_app()
+
+
+@pytest.fixture
+def trap(app: Doubtless, folder: Path) -> Trap:
+    return Trap(app, folder)
