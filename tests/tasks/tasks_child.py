@@ -95,7 +95,6 @@ class Program:
 
         @app.step(effect="read")
         def look() -> int:
-            self.ready = True
             return 1
 
         write: dict[str, Any] = {

@@ -116,12 +116,9 @@ def read_header(path: str) -> Header | None:
     Read through SQLite's own file layer: to open and close the file beside it would drop the locks of every
     connection that this process has on it, and another process could then remove a WAL that is in use.
     """
-    try:
-        file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
-    except apsw.CantOpenError:
-        if os.path.exists(path):
-            raise
+    if not os.path.exists(path):
         return None
+    file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
     try:
         head, size = file.xRead(100, 0), file.xFileSize()
     finally:
