@@ -173,7 +173,8 @@ def test_no_write_point_is_left_out_of_the_kills(store: SqliteStore, make_store:
     ]  # fmt: skip
 
 
-def test_processes_that_create_one_store_at_once_make_one(child: StartChild) -> None:
+@pytest.mark.parametrize("time", range(4))
+def test_processes_that_create_one_store_at_once_make_one(child: StartChild, time: int) -> None:
     children = [child("open") for _ in range(4)]
     assert [one.hear() for one in children] == ["ready"] * 4
     for one in children:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from doubtless import Doubtless, DoubtlessError, injected
 
-PLACES = ("before the intent", "intent", "call", "effect", "record")
+PLACES = ("unsent", "intent", "call", "effect", "record")
 
 
 class Terminated(BaseException):

@@ -36,7 +36,7 @@ def finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 CALLS = [
-    *(("run", place, number) for place in ("before the intent", *TRUTH) for number in ("SIGINT", "SIGTERM")),
+    *(("run", place, number) for place in ("unsent", *TRUTH) for number in ("SIGINT", "SIGTERM")),
     *(("run-async", place, number) for place in ("call", "effect") for number in ("SIGINT", "SIGTERM")),
     *(("arun", place, number) for place in ("call", "effect") for number in ("SIGINT", "SIGTERM")),
 ]
@@ -58,7 +58,7 @@ def test_a_signal_at_any_moment_of_a_write_leaves_a_true_log_and_no_second_effec
 
     program = finish()
     app = program.app
-    if place == "before the intent":  # the signal came before: what is written then is written before the call
+    if place == "unsent":  # the signal came before: what is written then is written before the call
         assert one.effects() == 0
         assert outcomes(app, "t", "2") in ([], [("not_sent", "interrupted")]) if "2" in statuses(app, "t") else True
     else:

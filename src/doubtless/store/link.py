@@ -180,9 +180,14 @@ class Link:
             self._shut()
 
     def close(self) -> None:
-        """Close the connection; the next use opens it again."""
+        """Close the connection; the next use opens it again. The last one to close copies the WAL into the database."""
         with self.lock:
+            writes = self._connection is not None and not self.read_only
+            if self.hooks is not None and writes:
+                self.hooks("close:write")
             self._shut()
+            if self.hooks is not None and writes:
+                self.hooks("close:written")
 
     def _shut(self) -> None:
         connection, self._connection, self.cursor = self._connection, None, None

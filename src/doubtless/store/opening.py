@@ -151,7 +151,9 @@ def build(place: Place, mark: Mark, *, suspect: bool = False) -> schema.Meta:
     db = connect(place, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     try:
         stands = schema.is_store(db)
+        place.point("prepare:before")
         schema.prepare(db)
+        place.point("prepare:after")
         if not stands:
             place.point("create:before")
             with db:
@@ -163,10 +165,12 @@ def build(place: Place, mark: Mark, *, suspect: bool = False) -> schema.Meta:
                 f"{place.path} has rows, but its mark says that it was never finished",
                 hint=f"doubtless recover --accept --store {url_of(place.path)}",
             )
+        place.point("build:before")
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # from now on the file itself says whose it is
     finally:
         db.close(True)
     sync_directory(os.path.dirname(place.path))
+    place.point("build:after")
     return meta
 
 

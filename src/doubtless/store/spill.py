@@ -68,11 +68,17 @@ class Spill:
         """Remove a spilled result that stands in the log."""
         if os.path.basename(name) != name:
             raise UsageError(f"{name!r} is no spilled result's name")
+        self._point("spill:drop")
         try:
             os.unlink(os.path.join(self.path, name))
         except FileNotFoundError:
             return
         sync_directory(self.path)
+        self._point("spill:dropped")
+
+    def _point(self, name: str) -> None:
+        if self._hooks is not None:
+            self._hooks(name)
 
 
 def _mark_of(task_id: str) -> str:
