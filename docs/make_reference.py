@@ -11,7 +11,7 @@ import click
 from doubtless import clients, errors, events, inbox
 from doubtless.cli.exits import MEANING
 from doubtless.cli.group import doubtless
-from doubtless.effects import OPTIONS
+from doubtless.declaring import OPTIONS
 from doubtless.fold import GRAVITY
 
 PAGE = Path(__file__).parent / "reference.md"

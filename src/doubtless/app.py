@@ -14,8 +14,9 @@ from .binding import is_async, validate_task_signature
 from .blobs import Content
 from .canonical import decode, encode, input_hash
 from .clocks import Clock, SystemClock
+from .declaring import define
 from .durations import parse_duration
-from .effects import StepDefinition, StepTable, define
+from .effects import StepDefinition
 from .errors import (
     DoesNotFit,
     DoubtlessError,
@@ -29,11 +30,13 @@ from .errors import (
 )
 from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
 from .executor import Runtime, invoke
+from .fold import Moves
 from .runs import Runs
 from .secrets import Vault
 from .steps import Step, Task
 from .store import open_store
 from .store.base import Head, Problem, Store
+from .table import StepTable
 from .tasks import TaskCode
 
 if TYPE_CHECKING:
@@ -504,8 +507,16 @@ class Doubtless:
         return definition.settle_within_us if definition is not None else parse_duration("PT1H")
 
     def verify(self) -> list[Problem]:
-        """Check every chain, gap, ref, projection and the mark; read only. Empty: nothing found."""
-        return self.store.verify()
+        """Check every chain, gap, ref, projection and the mark, and how each step moved; read only. Empty: nothing found."""
+        found = self.store.verify()
+        for head in [] if found else self.store.heads():  # of a damaged log, the damage is what has to be told
+            moves = Moves()
+            for row in self.store.rows(head.task_id):
+                found += [
+                    Problem(head.task_id, row.event_seq, f"the step at {path} moves from {before or 'nothing'} to {after}")
+                    for path, before, after in moves.add(row)
+                ]
+        return found
 
     # ------------------------------------------------------------ people
 

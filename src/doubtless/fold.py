@@ -368,21 +368,24 @@ def fold_steps(rows: Iterable[Event], epoch: int | None = None) -> dict[str, Ste
     return records
 
 
-def illegal_moves(rows: Iterable[Event]) -> list[tuple[Event, str | None, str]]:
-    """The rows after which a step's status moved as `STEP_MOVES` does not allow: the row, from, to (I3)."""
-    records: dict[str, StepRecord] = {}
-    found: list[tuple[Event, str | None, str]] = []
-    for row in rows:
-        touched = list(records) if row.kind == Kind.TASK_CLAIMED else [row.path] if row.path is not None else []
+class Moves:
+    """Watches a task's rows in order: did each step's status move as `STEP_MOVES` allows (I3)?"""
+
+    def __init__(self) -> None:
+        self._records: dict[str, StepRecord] = {}
+
+    def add(self, row: Event) -> list[tuple[str, str | None, str]]:
+        """The moves that this row makes and may not: path, from, to."""
+        touched = list(self._records) if row.kind == Kind.TASK_CLAIMED else [row.path] if row.path is not None else []
+        illegal: list[tuple[str, str | None, str]] = []
         for path in touched:
-            record = records.get(path)
-            before: StepStatus | None = None
+            record, before = self._records.get(path), None
             if record is None:
-                record = records[path] = StepRecord(path, row.step_name or "", row.step_seq or 0, None)
+                record = self._records[path] = StepRecord(path, row.step_name or "", row.step_seq or 0, None)
             else:
                 before = StepStatus(record.status)
             record.apply(row)
             after = StepStatus(record.status)
             if after != before and after not in STEP_MOVES[before]:
-                found.append((row, before, after))
-    return found
+                illegal.append((path, before, after))
+        return illegal

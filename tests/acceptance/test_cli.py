@@ -547,7 +547,7 @@ def test_the_stores_own_events_are_in_its_own_log(shop: Shop) -> None:
 
 
 def test_steps_prints_the_report_or_every_fault(shop: Shop) -> None:
-    from doubtless.effects import StepTable
+    from doubtless.table import StepTable
 
     assert StepTable  # the report is made from the same definitions that run
     report = shop.cli("steps", "shop:app").out

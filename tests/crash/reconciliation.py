@@ -1,7 +1,8 @@
 """The reconciliation example as a child of the kill sweep: its own app and steps, with points in them and a clock to turn.
 
-    python -m crash.reconciliation FOLDER SERVER BOOKS     exit code 0: done; 3: it needs a person; 4: it was not recorded
+    python -m crash.reconciliation FOLDER SERVER BOOKS     exit code 0: done; 3: it needs a person
 
+With ``full`` after that, the disk is full from the moment when the message is in the chat until the task is run again.
 BOOKS holds ``statement.csv`` and ``orders.csv``, FOLDER the store and the clock of one run, SERVER is the other side.
 """
 
@@ -21,6 +22,7 @@ from doubtless import Doubtless, NeedsHuman, StoreUnavailable, blobs
 from examples.reconciliation import app as example
 from examples.reconciliation import generate
 from examples.reconciliation.actions import Actions
+from examples.reconciliation.app import Recon
 
 from .clock import TurnedClock
 from .sweep import Points
@@ -33,7 +35,9 @@ READS = ("load_statement", "load_orders", "match_orders")
 WRITES = ("create_adjustment", "submit_approval", "notify", "close_run")
 QUERIES = ("find_adjustment", "find_approval")
 
-NEEDS_HUMAN, NOT_RECORDED = 3, 4
+NEEDS_HUMAN = 3
+RECEIPT = "r" * (6 << 10)
+"""What the chat answers when the disk is full: more than fits into the pages that the store has."""
 
 _building = threading.Lock()
 
@@ -41,30 +45,29 @@ _building = threading.Lock()
 class Watched(Actions):
     """The example's actions, with a point before and after each of them."""
 
-    def __init__(self, server: str | None, points: Points, *, after_chat: Callable[[], None]) -> None:
+    def __init__(self, server: str | None, points: Points, fill: Callable[[], None] | None) -> None:
         super().__init__(server)
-        self._after_chat = after_chat
+        self._fill = fill
         for name in (*READS, *WRITES, *QUERIES):
             setattr(self, name, points.around(getattr(self, name)))
 
     def notify(self, run: str, text: str) -> Any:
         sent = super().notify(run, text)
-        self._after_chat()
-        return sent
+        if self._fill is None:
+            return sent
+        self._fill()
+        return {**sent, "receipt": RECEIPT}
 
 
-def build(folder: Path, server: str, points: Points | None = None, *, full: bool = False) -> example.Recon:
-    """The example's app as its own `build` makes it, on this folder's store and clock; with points, killed where they say.
+def build(folder: Path, server: str, points: Points | None = None, *, full: bool = False, read_only: bool = False) -> Recon:
+    """The example's app as its own `build` makes it, on this folder's store and clock; with points, killed where they say."""
 
-    `full`: the disk is full from the moment when the message is in the chat.
-    """
+    def fill() -> None:
+        recon.app.store.limit_pages(recon.app.store.pages())
 
-    def after_chat() -> None:
-        if full:
-            recon.app.store.limit_pages(recon.app.store.pages())
-
-    made = partial(Doubtless, clock=TurnedClock(folder / "clock"), namespace="sweep", hooks=points, store_patience="PT1S")
-    actions = Actions if points is None else partial(Watched, points=points, after_chat=after_chat)
+    clock = TurnedClock(folder / "clock")
+    made = partial(Doubtless, clock=clock, namespace="sweep", hooks=points, store_patience="PT1S", read_only=read_only)
+    actions = Actions if points is None else partial(Watched, points=points, fill=fill if full else None)
     with _building, mock.patch.object(example, "Doubtless", made), mock.patch.object(example, "Actions", actions):
         recon = example.build(f"sqlite:///{folder / 'recon.db'}", server)
     return recon
@@ -84,16 +87,21 @@ def write_books(folder: Path, seed: int, keep: int) -> None:
 
 def main() -> int:
     folder, server, books, *more = sys.argv[1:]
-    recon = build(Path(folder), server, Points.from_environment(), full="full" in more)
+    full = "full" in more
+    recon = build(Path(folder), server, Points.from_environment(), full=full)
     files = {name: str(Path(books) / f"{name}.csv") for name in ("statement", "orders")}
     try:
         with mock.patch.object(blobs, "DATABASE_BYTES", BIG):
-            recon.app.run(recon.reconcile, TASK, day=DAY, **files)
+            try:
+                recon.app.run(recon.reconcile, TASK, day=DAY, **files)
+            except StoreUnavailable:
+                if not full:
+                    raise
+                recon.app.store.limit_pages(None)
+                recon.app.run(recon.reconcile, TASK, day=DAY, **files)
         return 0
     except NeedsHuman:
         return NEEDS_HUMAN
-    except StoreUnavailable:
-        return NOT_RECORDED
     finally:
         recon.app.close()
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from doubtless.binding import injected
-from doubtless.effects import OPTIONS, StepDefinition, StepTable, define, tighten
+from doubtless.declaring import OPTIONS, define
+from doubtless.effects import StepDefinition, tighten
+from doubtless.table import StepTable
 from doubtless.errors import StepTableError, UnknownStep, UsageError
 from doubtless.events import Effect
 
@@ -660,7 +662,7 @@ def test_the_definition_hash_changes_with_names_class_policy_and_params_and_not_
 
 def test_the_definition_hash_is_the_same_in_every_process() -> None:
     code = (
-        "from doubtless.effects import define\n"
+        "from doubtless.declaring import define\n"
         "def pay(a, b, c, d): ...\n"
         "print(define(call=pay, effect='non_idem_write', volatile={'a', 'b', 'c'}, secret={'d'})[0].definition_hash.hex())"
     )

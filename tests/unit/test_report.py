@@ -16,7 +16,8 @@ from test_fold import S, StepLog
 
 from doubtless import Doubtless
 from doubtless.binding import injected
-from doubtless.effects import Policy, StepDefinition, define
+from doubtless.declaring import define
+from doubtless.effects import Policy, StepDefinition
 from doubtless.events import Effect, StepStatus
 from doubtless.fold import Look, StepRecord
 from doubtless.foresight import (
