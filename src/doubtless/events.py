@@ -141,6 +141,9 @@ class Instant(NamedTuple):
     boot: int
 
 
+FOREVER = 1 << 62
+"""More microseconds than any window has."""
+
 BOOT_BITS = 47  # 4.4 years of microseconds
 
 
@@ -159,10 +162,13 @@ def elapsed_least(since: Instant, now: Instant) -> int:
 
 
 def elapsed_most(since: Instant, now: Instant) -> int:
-    """Microseconds that may have passed: the larger of what the clocks say (windows and deadlines end sooner)."""
+    """Microseconds that may have passed: the larger of what the clocks say (windows and deadlines end sooner).
+
+    A wall clock that stands before `since` after a reboot says nothing: then any time may have passed.
+    """
     wall = now.wall - since.wall
     if since.boot >> BOOT_BITS != now.boot >> BOOT_BITS:
-        return wall
+        return wall if wall >= 0 else FOREVER
     return max(wall, now.boot - since.boot)
 
 

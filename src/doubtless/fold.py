@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from .events import SETTLED, STEP_MOVES, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus
+from .events import SETTLED, STEP_MOVES, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus, elapsed_least
 
 OutcomeKind = Literal["done", "not_sent", "rejected", "unknown"]
 GRAVITY: tuple[OutcomeKind, ...] = ("unknown", "rejected", "not_sent")
@@ -144,8 +144,8 @@ class StepRecord:
     """The fold of all rows of one step."""
 
     __slots__ = (
-        "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted", "handles",
-        "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path", "policy_digest", "settle_from",
+        "absent", "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted",
+        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path", "policy_digest", "settle_from",
         "status", "step_seq", "suspect",
     )  # fmt: skip
 
@@ -163,6 +163,8 @@ class StepRecord:
         self.generation = 0
         self.attempts: list[Attempt] = []
         self.granted = 0  # attempts that a person granted beyond the budget
+        self.granted_until = 0  # so many attempts are allowed whatever the budget is now
+        self.absent = False  # what cleared the attempts last was a counted absence
         self.handles: list[Any] = []
         self.looks: list[Look] = []
         self.cases: dict[str, str] = {}  # open ones: id -> kind
@@ -186,24 +188,31 @@ class StepRecord:
     @property
     def gravest(self) -> OutcomeKind | None:
         """The worst outcome that counts (unknown > rejected > not_sent); None when all are cleared."""
-        outcomes = {a.outcome for a in self.current}
+        outcomes = {a.outcome or ("unknown" if self._left(a) else None) for a in self.current}
         return next((o for o in GRAVITY if o in outcomes), None)
+
+    def _left(self, attempt: Attempt) -> bool:
+        """Whether another claim than the one that decides now has begun this attempt."""
+        return self.epoch is not None and attempt.epoch != self.epoch
 
     @property
     def in_flight(self) -> Attempt | None:
         """An attempt that its owner, this claim, still calls."""
-        return next((a for a in self.attempts if a.outcome is None), None)
+        return next((a for a in self.attempts if a.outcome is None and not self._left(a)), None)
 
     @property
     def in_doubt(self) -> bool:
         """A write of which an attempt's outcome is unknown (its own owner's running call is in flight instead)."""
         return self.effect != Effect.READ and not self.settled and self.gravest == "unknown"
 
-    @property
-    def quiet_since(self) -> Instant | None:
-        """The last possible send of the current key; None while a call may still run."""
-        ends = [a.call_ended for a in self.current]
-        return None if None in ends or not ends else max(e for e in ends if e is not None)
+    def quiet_for(self, at: Instant) -> int | None:
+        """Microseconds that have surely passed, at that time, since the last possible send of the current key.
+
+        None while a call may still run, also one that a person overrode. The least over all attempts: where a clock was
+        set, the later send is not the one with the later time.
+        """
+        ends = [a.call_ended for a in self.attempts if a.generation == self.generation]
+        return None if None in ends or not ends else min(elapsed_least(e, at) for e in ends if e is not None)
 
     @property
     def doubt_case(self) -> str | None:
@@ -270,10 +279,12 @@ class StepRecord:
                 if look.answer == "no_effect" and attempt.outcome == "unknown":
                     attempt.outcome, attempt.code, attempt.detail = "rejected", "no_effect", look.why
                 elif look.answer == "absent":
-                    attempt.cleared = True
+                    attempt.cleared = self.absent = True
 
     def _allowed(self, row: Event) -> None:
         self.granted += 1
+        self.granted_until = len(self.attempts) + 1
+        self.absent = False
         self.settle_from = row.at
         self.status = StepStatus.STARTED if self.effect == Effect.READ else StepStatus.UNCERTAIN
         self.error = None
@@ -308,7 +319,7 @@ class StepRecord:
     def _case_settled(self, row: Event) -> None:
         data = row.details
         self.cases.pop(data["case_id"], None)
-        if self.status == StepStatus.NEEDS_HUMAN:
+        if self.status == StepStatus.NEEDS_HUMAN and self.doubt_case is None:
             self.status = StepStatus.UNCERTAIN
         if data.get("answer") == "did_not_happen":
             self.answer = Answer(row.event_seq, data["then"], bool(data.get("even_now")), data["by"])

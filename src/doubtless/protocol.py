@@ -122,7 +122,7 @@ def _write(policy: Policy, record: StepRecord, now: Instant) -> Action:
             resend = _call(policy, record, now, last) if _inside_key_window(policy, record, now) else None
             return resend or _look(policy, record, now)
         case _:  # all cleared: proven absent, or a person said so
-            if policy.on_absent == "fail" and not record.granted:
+            if policy.on_absent == "fail" and record.absent:
                 return Fail("not_applied", "absent", "the look-back proved that it did not happen")
             refused = any(a.outcome == "rejected" and a.generation == record.generation for a in record.attempts)
             again = _call(policy, record, now, None, next_generation=refused)
@@ -133,7 +133,7 @@ def _call(
     policy: Policy, record: StepRecord, now: Instant, after: Attempt | None, *, next_generation: bool = False
 ) -> Action | None:
     """Call again, once the backoff after that attempt is over; None when the budget is used up (rule 5)."""
-    if len(record.attempts) >= policy.attempts + record.granted:
+    if len(record.attempts) >= max(policy.attempts + record.granted, record.granted_until):
         return None
     if after is not None and after.ended is not None:
         wait = max(backoff(policy, record, len(record.attempts)), after.retry_after_us or 0)
@@ -181,7 +181,7 @@ def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
         case "absent" if not record.handles:
             return _look_at(_until_absence_counts(policy, record, looks, now), now, "an absence is no proof yet")
         case _:
-            unclear = sum(look.answer in ("unclear", "absent") for look in looks)
+            unclear = sum(look.answer == "unclear" or (look.answer == "absent" and bool(record.handles)) for look in looks)
             if unclear >= policy.query_attempts:
                 return AskHuman("the query gave no clear answer")
             return _look_at(backoff(policy, record, unclear) - elapsed_least(last.finished, now), now, "the query was unclear")
@@ -193,11 +193,10 @@ def _look_at(left: int, now: Instant, why: str) -> Action:
 
 def _until_quiet(policy: Policy, record: StepRecord, last: Look, now: Instant) -> int:
     """Microseconds until no call under the key can land any more; while one runs: until the next look."""
-    quiet = record.quiet_since
+    quiet = record.quiet_for(now)
     if quiet is None:
         return backoff(policy, record, len(record.looks)) - elapsed_least(last.finished, now)
-    settle = policy.timeout_us if policy.absent_after_us is None else policy.absent_after_us
-    return settle - elapsed_least(quiet, now)
+    return landing_time(policy) - quiet
 
 
 def _until_absence_counts(policy: Policy, record: StepRecord, looks: list[Look], now: Instant) -> int:
@@ -208,6 +207,11 @@ def _until_absence_counts(policy: Policy, record: StepRecord, looks: list[Look],
     return absence_gap(policy) - elapsed_least(proofs[0].started, now)
 
 
+def landing_time(policy: Policy) -> int:
+    """How long after the last possible send something may still land, as the step declares it."""
+    return policy.timeout_us if policy.absent_after_us is None else policy.absent_after_us
+
+
 def absence_gap(policy: Policy) -> int:
     """How far apart two absents must have started: a guard against flapping, not a proof."""
     return max(SECOND, (policy.absent_after_us or 0) // 4)
@@ -215,12 +219,13 @@ def absence_gap(policy: Policy) -> int:
 
 def absences(policy: Policy, record: StepRecord, looks: list[Look]) -> list[Look]:
     """The unbroken run of latest absents that each started when an absence was proof already."""
-    quiet, after = record.quiet_since, policy.absent_after_us
-    if quiet is None or after is None or record.handles:
+    after = policy.absent_after_us
+    if after is None or record.handles:
         return []
     proofs: list[Look] = []
     for look in reversed(looks):
-        if look.answer != "absent" or elapsed_least(quiet, look.started) < after:
+        quiet = record.quiet_for(look.started)
+        if look.answer != "absent" or quiet is None or quiet < after:
             break
         proofs.insert(0, look)
     return proofs
@@ -229,8 +234,8 @@ def absences(policy: Policy, record: StepRecord, looks: list[Look]) -> list[Look
 def counts(policy: Policy, record: StepRecord, look: Look) -> bool:
     """Whether this look-back, the newest, settles the doubt: a second proven absence, or a final no effect."""
     if look.answer == "no_effect":
-        settle = policy.timeout_us if policy.absent_after_us is None else policy.absent_after_us
-        return record.quiet_since is not None and elapsed_least(record.quiet_since, look.started) >= settle
+        quiet = record.quiet_for(look.started)
+        return quiet is not None and quiet >= landing_time(policy)
     if look.answer != "absent":
         return False
     proofs = absences(policy, record, [*record.recent_looks(), look])
@@ -242,14 +247,13 @@ def _answered(policy: Policy, record: StepRecord, now: Instant) -> Action:
     answer = record.answer
     assert answer is not None
     if not answer.even_now:
-        quiet = record.quiet_since
+        quiet, settle = record.quiet_for(now), landing_time(policy)
         if quiet is None and record.current:
             return WaitUntil(now.wall + policy.timeout_us, "the answer acts when the running call has ended")
-        settle = policy.timeout_us if policy.absent_after_us is None else policy.absent_after_us
-        if quiet is not None and elapsed_least(quiet, now) < settle:
-            return WaitUntil(now.wall + settle - elapsed_least(quiet, now), "the answer acts when nothing can land any more")
+        if quiet is not None and quiet < settle:
+            return WaitUntil(now.wall + settle - quiet, "the answer acts when nothing can land any more")
         if policy.has_query and quiet is not None:
-            fresh = [k for k in record.looks if k.seq > answer.seq and elapsed_least(quiet, k.started) >= settle]
+            fresh = [k for k in record.looks if k.seq > answer.seq and (record.quiet_for(k.started) or 0) >= settle]
             if not fresh:
                 return LookBack("a fresh look before the answer acts")
             if fresh[-1].answer in ("pending", "several"):

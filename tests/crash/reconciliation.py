@@ -2,7 +2,8 @@
 
     python -m crash.reconciliation FOLDER SERVER BOOKS     exit code 0: done; 3: it needs a person
 
-With ``full`` after that, the disk is full from the moment when the message is in the chat until the task is run again.
+With ``long`` after that the chat answers with a long receipt; with ``full`` also the disk is full from that moment until
+the task is run again, by the same process.
 BOOKS holds ``statement.csv`` and ``orders.csv``, FOLDER the store and the clock of one run, SERVER is the other side.
 """
 
@@ -37,7 +38,7 @@ QUERIES = ("find_adjustment", "find_approval")
 
 NEEDS_HUMAN = 3
 RECEIPT = "r" * (6 << 10)
-"""What the chat answers when the disk is full: more than fits into the pages that the store has."""
+"""What the chat answers at length: more than fits into the pages that the store has."""
 
 _building = threading.Lock()
 
@@ -45,21 +46,20 @@ _building = threading.Lock()
 class Watched(Actions):
     """The example's actions, with a point before and after each of them."""
 
-    def __init__(self, server: str | None, points: Points, fill: Callable[[], None] | None) -> None:
+    def __init__(self, server: str | None, points: Points, more: str, fill: Callable[[], None]) -> None:
         super().__init__(server)
-        self._fill = fill
+        self._more, self._fill = more, fill
         for name in (*READS, *WRITES, *QUERIES):
             setattr(self, name, points.around(getattr(self, name)))
 
     def notify(self, run: str, text: str) -> Any:
         sent = super().notify(run, text)
-        if self._fill is None:
-            return sent
-        self._fill()
-        return {**sent, "receipt": RECEIPT}
+        if self._more == "full":
+            self._fill()
+        return {**sent, "receipt": RECEIPT} if self._more else sent
 
 
-def build(folder: Path, server: str, points: Points | None = None, *, full: bool = False, read_only: bool = False) -> Recon:
+def build(folder: Path, server: str, points: Points | None = None, *, more: str = "", read_only: bool = False) -> Recon:
     """The example's app as its own `build` makes it, on this folder's store and clock; with points, killed where they say."""
 
     def fill() -> None:
@@ -67,7 +67,7 @@ def build(folder: Path, server: str, points: Points | None = None, *, full: bool
 
     clock = TurnedClock(folder / "clock")
     made = partial(Doubtless, clock=clock, namespace="sweep", hooks=points, store_patience="PT1S", read_only=read_only)
-    actions = Actions if points is None else partial(Watched, points=points, fill=fill if full else None)
+    actions = Actions if points is None else partial(Watched, points=points, more=more, fill=fill)
     with _building, mock.patch.object(example, "Doubtless", made), mock.patch.object(example, "Actions", actions):
         recon = example.build(f"sqlite:///{folder / 'recon.db'}", server)
     return recon
@@ -86,16 +86,15 @@ def write_books(folder: Path, seed: int, keep: int) -> None:
 
 
 def main() -> int:
-    folder, server, books, *more = sys.argv[1:]
-    full = "full" in more
-    recon = build(Path(folder), server, Points.from_environment(), full=full)
+    folder, server, books, more = (*sys.argv[1:], "")[:4]
+    recon = build(Path(folder), server, Points.from_environment(), more=more)
     files = {name: str(Path(books) / f"{name}.csv") for name in ("statement", "orders")}
     try:
         with mock.patch.object(blobs, "DATABASE_BYTES", BIG):
             try:
                 recon.app.run(recon.reconcile, TASK, day=DAY, **files)
             except StoreUnavailable:
-                if not full:
+                if more != "full":
                     raise
                 recon.app.store.limit_pages(None)
                 recon.app.run(recon.reconcile, TASK, day=DAY, **files)

@@ -17,6 +17,7 @@ from .program import Client, Scenario
 from .sweep import Points
 
 TASK = "s"
+NEEDS_HUMAN = 3
 
 
 def build_small(scenario: Scenario, points: Points | None = None) -> tuple[Doubtless, Task[..., Any]]:
@@ -69,7 +70,7 @@ def main() -> int:
         app.run(task, TASK, day="d")
         return 0
     except NeedsHuman:
-        return 3
+        return NEEDS_HUMAN
     finally:
         app.close()
 

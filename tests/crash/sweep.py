@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -82,6 +83,9 @@ class Subject(Protocol):
     def state(self, place: Path) -> object:
         """How it all stands at the end, in the log and outside: to be compared with an undisturbed run."""
 
+    def leave(self, place: Path) -> None:
+        """The run is over and as it should be: let go what it holds. Its folder is removed afterwards."""
+
 
 class Kill(NamedTuple):
     """Where a run was killed, and where the resume after it (None: not)."""
@@ -146,4 +150,8 @@ def run_killed(subject: Subject, place: Path, kill: Kill, points: list[str], und
     except Exception as error:
         return f"{where}: {type(error).__name__}: {error}"
     state = subject.state(place)
-    return None if state == undisturbed else f"{where}: it ends as {state}, undisturbed as {undisturbed}"
+    if state != undisturbed:
+        return f"{where}: it ends as {state}, undisturbed as {undisturbed}"
+    subject.leave(place)
+    shutil.rmtree(place)
+    return None

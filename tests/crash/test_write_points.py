@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ import pytest
 from .driver import by_the_count, settle, standing_check
 from .outside import Office, World, environment
 from .program import Scenario
-from .small import TASK, build_small
-from .sweep import Points, Subject, Swept, sweep
+from .small import NEEDS_HUMAN, TASK, build_small
+from .sweep import KILL_AT, RECORD, Points, Subject, Swept, sweep
 
 
 class Small(Subject):
@@ -49,8 +50,10 @@ class Small(Subject):
     def finish(self, place: Path) -> None:
         scenario, office = self.of(place)
         for _ in range(10):
-            if self.run(place, {}) == 0:
+            code = self.run(place, {})
+            if code == 0:
                 return
+            assert code == NEEDS_HUMAN, f"it ended with exit code {code}"
             app, _ = build_small(scenario)
             try:
                 assert settle(app, by_the_count(office)), "it needs a person and asks nothing"
@@ -67,6 +70,9 @@ class Small(Subject):
             return office.effects(), str(view.status), view.output, steps, app.inbox()
         finally:
             app.close()
+
+    def leave(self, place: Path) -> None:
+        del self.runs[place]
 
 
 def check_sweep(swept: Swept) -> None:
@@ -91,8 +97,8 @@ def test_killed_at_any_write_point_and_again_while_it_resumes_it_ends_as_undistu
 def test_a_point_kills_the_process_that_reaches_it_and_no_other(tmp_path: Path) -> None:
     record = tmp_path / "points"
     program = f"from {__package__}.sweep import Points\npoints = Points.from_environment()\npoints('one'); points('two')"
-    for kill_at, code, reached in (("2", -9, "one\ntwo\n"), ("3", 0, "one\ntwo\n")):
-        environs = {**environment(), "CRASH_KILL_AT": kill_at, "CRASH_RECORD": str(record)}
+    for kill_at, code, reached in (("2", -signal.SIGKILL, "one\ntwo\n"), ("3", 0, "one\ntwo\n")):
+        environs = {**environment(), KILL_AT: kill_at, RECORD: str(record)}
         assert subprocess.run([sys.executable, "-c", program], env=environs, check=False).returncode == code
         assert record.read_text() == reached
         os.unlink(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from people_ground import Clock, Desk, answer, land_and_lose_the_reply, vanish
 
 from doubtless import TaskFailed, TaskWaiting
-from doubtless.errors import AlreadySettled
+from doubtless.errors import AlreadySettled, TaskBusy
 from doubtless.inbox import Abandon, DidNotHappen, Happened
 from doubtless.outcomes import Absent, Found, NoEffect, Pending, Several, Unclear
 
@@ -214,3 +215,33 @@ def test_an_answer_that_has_not_acted_yet_survives_the_death_of_the_owner_that_w
     assert desk.run() == "payment-1"
     first, second = desk.step().attempts
     assert second.started_at >= claimed.at.wall + 5 * SECOND  # the last possible send: the takeover that found it dead
+
+
+def test_while_the_call_of_the_last_attempt_still_runs_nothing_is_sent_whatever_was_answered(make_desk: MakeDesk) -> None:
+    """I2: the call overran and is out of reach in its thread; the permission acts only once that thread has ended."""
+    go_on, ended = threading.Event(), threading.Event()
+    desk = make_desk(timeout="PT0.05S")
+
+    def hang(do: Callable[[], Any]) -> Any:
+        go_on.wait(30)
+        try:
+            return do()
+        finally:
+            ended.set()
+
+    desk.goes = [hang]
+    case = desk.doubt()
+    answer(desk.app, case, DidNotHappen("retry"))
+    with pytest.raises(TaskBusy, match="a thread of it has the task"):
+        desk.run()
+    assert desk.calls == 1
+    go_on.set()
+    assert ended.wait(30)
+    while True:
+        try:
+            assert desk.run() == "payment-1"
+            break
+        except TaskBusy:  # the thread is writing its late news down
+            continue
+    assert (desk.calls, desk.payments) == (1, 1)
+    assert desk.step().settled_by == "a late reply"

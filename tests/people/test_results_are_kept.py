@@ -246,6 +246,59 @@ def test_a_spilled_success_of_a_step_that_a_person_has_settled_otherwise_meanwhi
     assert full.app.verify() == []
 
 
+# ---------------------------------------------------------------- full before anything was sent
+
+
+def test_a_write_whose_intent_cannot_be_recorded_is_not_called(full: Full) -> None:
+    append = full.app.store.append
+
+    def refuse(events: Any, **options: Any) -> None:
+        if any(event.kind == "StepIntended" for event in events):
+            raise StoreUnavailable("the disk is full", hint="free space, then resume", written=False)
+        append(events, **options)
+
+    full.app.store.append = refuse  # type: ignore[method-assign]
+    assert "free space" in full.lost().hint
+    assert full.effects == 0
+    del full.app.store.append
+    full.empty()
+    assert full.run() == "payment-1"
+    assert full.effects == 1
+
+
+def test_a_task_whose_input_cannot_be_recorded_does_not_exist(full: Full) -> None:
+    full.app.store.info()
+    full.fill()
+    with pytest.raises(StoreUnavailable, match="free space"):
+        full.app.run(full.task, "f1", order="x" * 20_000)
+    assert full.app.tasks() == []
+    full.empty()
+    assert full.app.run(full.task, "f1", order="x" * 20_000) == "payment-1"
+
+
+def test_a_param_above_a_mebibyte_for_which_there_is_no_room_is_not_sent(make_app: MakeApp) -> None:
+    disk = Disk()
+    app = make_app(hooks=disk, store_patience=1)
+    sent: list[int] = []
+
+    @app.step(effect="non_idem_write")
+    def upload(text: str) -> dict[str, int]:
+        sent.append(len(text))
+        return {"size": len(text)}
+
+    @app.task
+    def send(size: int) -> dict[str, int]:
+        return upload(text="x" * size)
+
+    disk.refuses = {"blob:write"}
+    with pytest.raises(StoreUnavailable, match="free space"):
+        app.run(send, "s1", size=2_000_000)
+    assert sent == []
+    assert not any(row.path for row in app.store.rows("s1"))
+    disk.refuses = set()
+    assert app.run(send, "s1", size=2_000_000) == {"size": 2_000_000}
+
+
 # ---------------------------------------------------------------- outputs that cannot be used
 
 
