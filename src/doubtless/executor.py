@@ -633,8 +633,8 @@ def take_in(runtime: Runtime, row: Event) -> None:
     if isinstance(ref, str):
         ref, blob = runtime.content.put(ref.removeprefix("inline:"))
     for event in runtime.store.rows(row.task_id, path=row.path):
-        stands = event.status == StepStatus.DONE if event.kind == Kind.STEP_SETTLED else event.details.get("what") == "late_result"
-        if stands and (event.path, event.attempt, event.output_ref) == (row.path, row.attempt, ref):
+        known = event.status == StepStatus.DONE or event.details.get("what") == "late_result"
+        if known and (event.path, event.attempt, event.output_ref) == (row.path, row.attempt, ref):
             return  # taken in before a crash; or the append whose fate was unknown did land
     late_result(runtime, row.task_id, row._replace(output_ref=ref), () if blob is None else (blob,))
 

@@ -124,8 +124,7 @@ def _write(policy: Policy, record: StepRecord, now: Instant) -> Action:
         case _:  # all cleared: proven absent, or a person said so
             if policy.on_absent == "fail" and record.absent:
                 return Fail("not_applied", "absent", "the look-back proved that it did not happen")
-            refused = any(a.outcome == "rejected" and a.generation == record.generation for a in record.attempts)
-            again = _call(policy, record, now, None, next_generation=refused)
+            again = _call(policy, record, now, None, next_generation=_refused(record))
             return again or AskHuman("it did not happen, and the attempts are used up")
 
 
@@ -137,10 +136,15 @@ def _call(
         return None
     if after is not None and after.ended is not None:
         wait = max(backoff(policy, record, len(record.attempts)), after.retry_after_us or 0)
-        left = wait - elapsed_least(after.ended, now)
+        left = min(wait, wait - elapsed_least(after.ended, now))  # a clock set back makes no backoff longer
         if left > 0:
             return WaitUntil(now.wall + left, "the backoff before the next attempt")
     return Call(len(record.attempts) + 1, next_generation)
+
+
+def _refused(record: StepRecord) -> bool:
+    """Whether the other side has refused the current key, and may remember that."""
+    return any(a.outcome == "rejected" and a.generation == record.generation for a in record.attempts)
 
 
 def _used_up(last: Attempt) -> Fail:
@@ -172,8 +176,8 @@ def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
         case "several":
             return AskHuman("the query found several")
         case "pending":
-            wait = last.look_again_us or backoff(policy, record, len(looks))
-            return _look_at(wait - elapsed_least(last.finished, now), now, "the other side is still working on it")
+            wait = last.look_again_us or _pause(policy, record, len(looks))
+            return _look_at(min(wait, wait - elapsed_least(last.finished, now)), now, "the other side is still working on it")
         case "no_effect":  # it counts once no call under that key can still land
             return _look_at(_until_quiet(policy, record, last, now), now, "a call under its key may still land")
         case "absent" if policy.absent_after_us is None and not record.handles:
@@ -184,7 +188,13 @@ def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
             unclear = sum(look.answer == "unclear" or (look.answer == "absent" and bool(record.handles)) for look in looks)
             if unclear >= policy.query_attempts:
                 return AskHuman("the query gave no clear answer")
-            return _look_at(backoff(policy, record, unclear) - elapsed_least(last.finished, now), now, "the query was unclear")
+            wait = _pause(policy, record, unclear)
+            return _look_at(min(wait, wait - elapsed_least(last.finished, now)), now, "the query was unclear")
+
+
+def _pause(policy: Policy, record: StepRecord, looks: int) -> int:
+    """The wait between two looks: the backoff, and never none at all."""
+    return backoff(policy, record, looks) or SECOND
 
 
 def _look_at(left: int, now: Instant, why: str) -> Action:
@@ -195,7 +205,8 @@ def _until_quiet(policy: Policy, record: StepRecord, last: Look, now: Instant) -
     """Microseconds until no call under the key can land any more; while one runs: until the next look."""
     quiet = record.quiet_for(now)
     if quiet is None:
-        return backoff(policy, record, len(record.looks)) - elapsed_least(last.finished, now)
+        wait = _pause(policy, record, len(record.looks))
+        return min(wait, wait - elapsed_least(last.finished, now))
     return landing_time(policy) - quiet
 
 
@@ -259,7 +270,7 @@ def _answered(policy: Policy, record: StepRecord, now: Instant) -> Action:
             if fresh[-1].answer in ("pending", "several"):
                 return AskHuman(f"the fresh look said {fresh[-1].answer}: the answer is void", anew=True)
     if answer.then == "retry":
-        return Call(len(record.attempts) + 1, allow=True)
+        return Call(len(record.attempts) + 1, _refused(record), allow=True)
     return Fail("not_applied", "did_not_happen", f"said by {answer.by}")
 
 

@@ -305,6 +305,9 @@ def outside(name: str, *, inside: bool) -> OutsideTask:
 # ---------------------------------------------------------------- a run
 
 
+PULSE = 0.5
+"""Seconds after which a supervisor looks up: of two signals at once, an interpreter may let the first one's waiter sleep."""
+
 GOODBYE = 2.0
 """Seconds for which a run that was interrupted lets its pass record what it has just done."""
 
@@ -417,13 +420,14 @@ class TaskRun:
                     target=context.run, args=(self._runner, this), name=f"doubtless:{self.task_id}", daemon=True
                 )
                 thread.start()
-                while not this.done.wait(self.next_look(this)):
+                while not this.done.wait(min(self.next_look(this), PULSE)):
                     if self.take_over(this):
                         break
                 else:
                     return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
                 self.log.load()
-        except BaseException as error:  # Ctrl-C, a signal's exception: rule 7; or the store failed
+        except BaseException as caught:  # Ctrl-C, a signal's exception: rule 7; or the store failed
+            error = what_interrupted(caught)
             if isinstance(error, DoubtlessError):
                 self.trouble = error
             self.interrupt(error)
@@ -670,6 +674,14 @@ class TaskRun:
                 except Moved:
                     continue
             self.concluded = True
+
+
+def what_interrupted(error: BaseException) -> BaseException:
+    """What broke into a wait: a second signal at that moment shows as an error of the wait's own lock."""
+    seen: BaseException | None = error
+    while isinstance(seen, Exception):
+        seen = seen.__context__
+    return error if seen is None else seen
 
 
 def _same(logged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bad_ground import Clock  # noqa: E402
+from bad_ground import Clock
 
-from doubtless import Doubtless, injected  # noqa: E402
+from doubtless import Doubtless, injected
 
 
 class Books:

@@ -13,7 +13,16 @@ import pytest
 from bad_ground import MakeApp, Trap, everything, says_what_to_type
 
 from doubtless import Doubtless, NeedsHuman, Secret, injected
-from doubtless.errors import DoesNotFit, DoubtlessError, InputDiffers, NotCanonical, OutsideTask, StepTableError, UnknownTask, UsageError
+from doubtless.errors import (
+    DoesNotFit,
+    DoubtlessError,
+    InputDiffers,
+    NotCanonical,
+    OutsideTask,
+    StepTableError,
+    UnknownTask,
+    UsageError,
+)
 
 
 class Odd:
@@ -105,8 +114,8 @@ def test_a_step_that_is_called_wrong_is_refused_with_what_it_takes(trap: Trap, w
 @pytest.mark.parametrize(
     "args, params, words",
     [
-        ((), {"ordr": 1}, ("ordr", "it takes order")), (("o1", "o2"), {}, ("was given 2",)), (("o1",), {"order": "o2"}, ("twice",)),
-        ((), {"goal": 1}, ("goal",)),
+        ((), {"ordr": 1}, ("ordr", "it takes order")), (("o1", "o2"), {}, ("was given 2",)),
+        (("o1",), {"order": "o2"}, ("twice",)), ((), {"goal": 1}, ("goal",)),
     ],
 )  # fmt: skip
 def test_a_task_that_is_called_wrong_is_refused_with_what_it_takes(
@@ -299,7 +308,11 @@ def test_a_task_whose_code_is_gone_is_left_as_it_is(trap: Trap, make_app: MakeAp
 
 DIFFERENT = [
     ({"order": "o1"}, {"order": "o2"}, ("params.order", "'o1'", "'o2'")),
-    ({"order": {"lines": [{"n": 1}, {"n": 2}]}}, {"order": {"lines": [{"n": 1}, {"n": 3}]}}, ("params.order.lines[1].n", "2", "3")),
+    (
+        {"order": {"lines": [{"n": 1}, {"n": 2}]}},
+        {"order": {"lines": [{"n": 1}, {"n": 3}]}},
+        ("params.order.lines[1].n", "2", "3"),
+    ),
     ({"order": {"a": 1}}, {"order": {"a": 1, "b": None}}, ("params.order.b", "(missing)")),
     ({"order": True}, {"order": 1}, ("params.order",)),
     ({"order": "1"}, {"order": 1}, ("params.order",)),
@@ -350,7 +363,9 @@ def test_the_same_id_for_another_task_is_refused(trap: Trap) -> None:
     trap.refused(lambda: trap.app.run(other, "t1"), InputDiffers, "settle_order", "other")
 
 
-@pytest.mark.parametrize("first, second", [({"order": 1}, {"order": 1.0}), ({"order": -0.0}, {"order": 0}), ({}, {"order": None})])
+@pytest.mark.parametrize(
+    "first, second", [({"order": 1}, {"order": 1.0}), ({"order": -0.0}, {"order": 0}), ({}, {"order": None})]
+)
 def test_what_is_the_same_value_is_the_same_input(trap: Trap, first: dict[str, Any], second: dict[str, Any]) -> None:
     trap.call = lambda: "ok"
     assert trap.app.run(trap.task, "t1", **first) == trap.app.run(trap.task, "t1", **second)
@@ -378,13 +393,16 @@ def generator(day: str) -> Any:
 
 
 FAULTS = [
-    "'good': unknown effect 'wrote'", "'b': query on a read", "'b': unknown option 'attemps'; did you mean 'attempts'?", "'c': timeout",
-    "'c': compensate names 'nobody'", "'d': an idem_write that takes no key", "'e': says no call", "task 'generator': is a generator",
+    "'good': unknown effect 'wrote'", "'b': query on a read", "'b': unknown option 'attemps'; did you mean 'attempts'?",
+    "'c': timeout", "'c': compensate names 'nobody'", "'d': an idem_write that takes no key", "'e': says no call",
+    "task 'generator': is a generator",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("use", ["run", "start", "resume", "resume_all", "worker"])
-def test_every_fault_of_the_table_is_listed_at_once_at_first_use_and_nothing_is_made(make_app: MakeApp, folder: Path, use: str) -> None:
+def test_every_fault_of_the_table_is_listed_at_once_at_first_use_and_nothing_is_made(
+    make_app: MakeApp, folder: Path, use: str
+) -> None:
     app = make_app()
     broken(app)
 

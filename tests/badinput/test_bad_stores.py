@@ -96,7 +96,9 @@ def test_a_variable_that_names_no_store_is_refused(
     assert everything(folder) == {}
 
 
-@pytest.mark.parametrize("url", ["recon.db", "sqlite:/recon.db", "sqlite://host/recon.db", "sqlite:///recon.db?mode=memory", "http://recon.db"])
+@pytest.mark.parametrize(
+    "url", ["recon.db", "sqlite:/recon.db", "sqlite://host/recon.db", "sqlite:///recon.db?mode=memory", "http://recon.db"]
+)
 def test_a_url_that_names_no_store_is_refused_with_one_that_does(make_app: MakeApp, folder: Path, url: str) -> None:
     refused(make_app(url), folder, StoreRefused, "sqlite:///")
     assert everything(folder) == {}

@@ -31,8 +31,8 @@ def world(tmp_path: Path) -> Path:
 def killed(deed: str, world: Path) -> None:
     """Run a deed in a process of its own, which is killed in it."""
     done = subprocess.run(
-        [sys.executable, str(CHILD), "sqlite:///bad.db", deed, str(world)], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, str(CHILD), "sqlite:///bad.db", deed, str(world)],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
 
@@ -44,17 +44,20 @@ def books_of(make_app: MakeApp, world: Path, **options: Any) -> Books:
 # ---------------------------------------------------------------- C12, C13: what was acknowledged is there
 
 
-def test_a_task_that_was_accepted_is_there_after_a_kill_before_its_first_step(make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_a_task_that_was_accepted_is_there_after_a_kill_before_its_first_step(
+    make_app: MakeApp, world: Path, folder: Path
+) -> None:
     """C12: `start` returns only once the task is durable; what a new process finds is a task that is ready to run."""
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from bad_ground import Clock; from doubtless import Doubtless; from durable_child import Books\n"
+        "from pathlib import Path; from bad_ground import Clock; from durable_child import Books\n"
+        "from doubtless import Doubtless\n"
         "app = Doubtless('sqlite:///bad.db', clock=Clock(), namespace='books')\n"
         "app.start(Books(app, Path(sys.argv[2])).task, 'b1'); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(CHILD.parent), str(world)], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", program, str(CHILD.parent), str(world)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
     books = books_of(make_app, world)
@@ -133,7 +136,9 @@ def read_rows(folder: Path) -> list[Any]:
         app.close()
 
 
-def test_a_torn_intent_means_that_nothing_was_called_and_an_untorn_one_that_it_is_in_doubt(make_app: MakeApp, world: Path) -> None:
+def test_a_torn_intent_means_that_nothing_was_called_and_an_untorn_one_that_it_is_in_doubt(
+    make_app: MakeApp, world: Path
+) -> None:
     """C14: after the kill in the third call the intent stands; the look-back finds the effect and nothing is sent twice."""
     killed("die_with_the_whole_log_in_the_wal", world)
     assert len(Books(make_app(), world).lines()) == 3
@@ -204,7 +209,9 @@ def test_a_file_that_may_not_grow_takes_no_half_of_anything(make_app: MakeApp, w
 # ---------------------------------------------------------------- C18: no healing by forgetting
 
 
-def test_a_damaged_log_fails_closed_and_its_open_intents_can_still_be_listed(make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_a_damaged_log_fails_closed_and_its_open_intents_can_still_be_listed(
+    make_app: MakeApp, world: Path, folder: Path
+) -> None:
     """C18: two open intents, then damage: no fresh file is put in its place; `recover` lists both, and changes nothing."""
     killed("die_in_two_intents", world)
     books_of(make_app, world).app.store.info()  # opened and closed once: all of it is in the file now
@@ -226,10 +233,13 @@ def test_a_damaged_log_fails_closed_and_its_open_intents_can_still_be_listed(mak
 
 
 def test_two_open_intents_are_two_doubts_for_whoever_comes_next(make_app: MakeApp, world: Path) -> None:
-    """C18: with the file whole, what was in flight at the kill is in the inbox before anybody resumes it, and never sent again."""
+    """C18: with the file whole, what was in flight at the kill is in the inbox at once, and nothing is sent again."""
     killed("die_in_two_intents", world)
     books = books_of(make_app, world)
-    assert sorted((doubt.task_id, doubt.step) for doubt in books.app.inbox().doubts) == [("tell-1", "announce"), ("tell-2", "announce")]
+    assert sorted((doubt.task_id, doubt.step) for doubt in books.app.inbox().doubts) == [
+        ("tell-1", "announce"),
+        ("tell-2", "announce"),
+    ]
     assert {why.split(":")[0] for why in books.app.resume_all().values()} == {"needs_human"}
     assert len(books.app.inbox().cases) == 2
     assert len(books.lines()) == 2
@@ -254,7 +264,9 @@ def restored(make_app: MakeApp, world: Path, folder: Path, tmp_path: Path) -> Bo
     return books
 
 
-def test_a_restored_backup_is_noticed_by_the_mark_and_refused(restored: Books, make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_a_restored_backup_is_noticed_by_the_mark_and_refused(
+    restored: Books, make_app: MakeApp, world: Path, folder: Path
+) -> None:
     """C20: the high-water mark outside of the database shows that the log knows less than was done."""
     before = everything(folder)
     with pytest.raises(StoreSuspect, match=r"doubtless recover --accept --store sqlite:///.*bad\.db"):
@@ -296,7 +308,9 @@ def test_in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case(
     assert books.lines().count("announced 2") == 1
 
 
-def test_in_suspect_mode_a_key_that_may_be_old_protects_nothing(restored: Books, make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_in_suspect_mode_a_key_that_may_be_old_protects_nothing(
+    restored: Books, make_app: MakeApp, world: Path, folder: Path
+) -> None:
     """C20: an idem_write whose first send may lie before the backup counts as past its key window: a person is asked."""
     accept(folder)
     app = make_app("sqlite:///bad.db", namespace="books")

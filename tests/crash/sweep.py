@@ -81,10 +81,10 @@ class Subject(Protocol):
         """Bring it to its end, however it stands: resume, settle what is open by what was counted, turn the clock."""
 
     def state(self, place: Path) -> object:
-        """How it all stands at the end, in the log and outside: to be compared with an undisturbed run."""
+        """How it all stands at the end, in the log and outside: to be compared with an undisturbed run.
 
-    def leave(self, place: Path) -> None:
-        """The run is over and as it should be: let go what it holds. Its folder is removed afterwards."""
+        It is asked last: let go what the run holds, its folder may be removed.
+        """
 
 
 class Kill(NamedTuple):
@@ -152,6 +152,5 @@ def run_killed(subject: Subject, place: Path, kill: Kill, points: list[str], und
     state = subject.state(place)
     if state != undisturbed:
         return f"{where}: it ends as {state}, undisturbed as {undisturbed}"
-    subject.leave(place)
-    shutil.rmtree(place)
+    shutil.rmtree(place)  # a place stays only where something is wrong
     return None

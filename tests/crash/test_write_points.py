@@ -71,9 +71,6 @@ class Small(Subject):
         finally:
             app.close()
 
-    def leave(self, place: Path) -> None:
-        del self.runs[place]
-
 
 def check_sweep(swept: Swept) -> None:
     assert swept.wrong == [], "\n".join(swept.wrong)

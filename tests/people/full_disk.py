@@ -11,10 +11,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from people_ground import Clock  # noqa: E402
+from people_ground import Clock
 
-from doubtless import Doubtless  # noqa: E402
-from doubtless.errors import DoubtlessError  # noqa: E402
+from doubtless import Doubtless
+from doubtless.errors import DoubtlessError
 
 
 def limit(bytes_: int) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from people_ground import Clock, Desk  # noqa: E402
+from people_ground import Clock, Desk
 
-from doubtless import Doubtless  # noqa: E402
-from doubtless.errors import DoubtlessError  # noqa: E402
-from doubtless.inbox import Abandon, Happened  # noqa: E402
+from doubtless import Doubtless
+from doubtless.errors import DoubtlessError
+from doubtless.inbox import Abandon, Happened
 
 
 def say(*words: object) -> None:

@@ -251,7 +251,7 @@ def test_diverged_goes_on_when_the_code_asks_for_what_the_log_holds_again(app: D
     run = diverging(app, [100, 120, 100])
     with pytest.raises(NeedsHuman):
         run()
-    with pytest.raises(NeedsHuman, match="params.amount = 100"):
+    with pytest.raises(NeedsHuman, match=r"params\.amount = 100"):
         run()
     case = next(case for case in app.inbox().cases if case.kind == "diverged")
     assert (case.evidence["field"], case.evidence["logged"], case.evidence["asked"]) == ("params.amount", 100, 120)

@@ -186,15 +186,15 @@ def test_the_order_of_keys_at_any_depth_makes_no_second_call(keyed: Keyed) -> No
     order = {"b": [{"y": 1, "x": {"d": 4, "c": 3}}], "a": 2}
     assert list(permuted(order)) == ["a", "b"]
     assert keyed.send("t1", order=order)[1] == keyed.send("t2", order=permuted(order))[1]
-    with pytest.raises(UsageError, match="twice|duplicate|again"):
+    with pytest.raises(UsageError, match="twice"):
         parse('{"amount": 1, "amount": 2}')
 
 
 SAME = [(0.0, -0.0), (0, -0.0), (1, 1.0), (1e3, 1000), ((1, 2), [1, 2])]
 DISTINCT = [
     0, 1, True, False, None, "", "1", "true", b"1", Decimal("1.0"), Decimal("1.00"), 1.5, "1.5", Decimal("1.5"), [], {}, [None],
-    {"a": None}, {"a": 1}, date(2026, 1, 1), "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), str(UUID(int=1)), [1, [2]],
-    [[1], 2],
+    {"a": None}, {"a": 1}, date(2026, 1, 1), "2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), str(UUID(int=1)),
+    [1, [2]], [[1], 2],
 ]  # fmt: skip
 
 
@@ -277,7 +277,9 @@ def test_a_server_that_says_the_key_was_used_with_other_params_ends_with_a_perso
         if len(keys) == 1:
             raise TimeoutError("lost")
         request = httpx.Request("POST", "http://x")
-        raise httpx.HTTPStatusError("key was used with other params", request=request, response=httpx.Response(400, request=request))
+        raise httpx.HTTPStatusError(
+            "key was used with other params", request=request, response=httpx.Response(400, request=request)
+        )
 
     @app.task
     def settle_order() -> Any:
@@ -324,7 +326,7 @@ def test_only_a_definite_refusal_gives_a_new_key_and_an_unknown_outcome_never_do
 
 @pytest.mark.parametrize("later, again", [("PT23H", True), ("PT23H59M", False), ("PT25H", False)])
 def test_a_key_protects_only_inside_its_window_less_a_margin(app: Doubtless, clock: Clock, later: str, again: bool) -> None:
-    """C48: the worker is back 25 h later, the other side forgets after 24: after the window it is a fresh request, so a person."""
+    """C48: the worker is back 25 h later, the other side forgets after 24: past the window it is a fresh request, so a person."""
     keys: list[str] = []
 
     @app.step(effect="idem_write", key_window="PT24H", settle_within="P2D", timeout="PT5S")
@@ -350,7 +352,9 @@ def test_a_key_protects_only_inside_its_window_less_a_margin(app: Doubtless, clo
     assert len(keys) == 1 + again
 
 
-def test_an_owner_that_is_gone_leaves_a_doubt_and_never_permission_to_run_it_again(make_desk: MakeDesk, child: Any, clock: Clock) -> None:
+def test_an_owner_that_is_gone_leaves_a_doubt_and_never_permission_to_run_it_again(
+    make_desk: MakeDesk, child: Any, clock: Clock
+) -> None:
     """C49: neither blocked for ever nor free to run: after the death, early or late, the write is in doubt."""
     desk = make_desk()
     assert child("die_in_the_call", "order-1").killed()
@@ -455,7 +459,9 @@ def test_an_outer_restart_of_a_task_that_has_ended_is_refused_by_the_log(make_de
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
-def test_whatever_tears_a_write_apart_leaves_it_in_doubt_and_is_raised_on(make_desk: MakeDesk, error: type[BaseException]) -> None:
+def test_whatever_tears_a_write_apart_leaves_it_in_doubt_and_is_raised_on(
+    make_desk: MakeDesk, error: type[BaseException]
+) -> None:
     """C93: `except Exception` would have missed these: the attempt has its outcome in the log before they go on."""
     desk = make_desk()
 

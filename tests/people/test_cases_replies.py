@@ -280,7 +280,9 @@ class Remembering:
             raise Rejected("409", "already exists")
         self.made[marker] = self.clock.now().wall + int(late * 1e6)
         raise httpx.HTTPStatusError(
-            "503", request=httpx.Request("POST", "http://x"), response=httpx.Response(503, request=httpx.Request("POST", "http://x"))
+            "503",
+            request=httpx.Request("POST", "http://x"),
+            response=httpx.Response(503, request=httpx.Request("POST", "http://x")),
         )
 
     def find(self, marker: str) -> dict[str, Any] | None:

@@ -336,7 +336,9 @@ class Unstorable:
     pass
 
 
-@pytest.mark.parametrize("output, said", [(Unstorable(), "Unstorable"), ({1, 2}, "set"), (float("nan"), "float"), ("\ud800", "str")])
+@pytest.mark.parametrize(
+    "output, said", [(Unstorable(), "Unstorable"), ({1, 2}, "set"), (float("nan"), "float"), ("\ud800", "str")]
+)
 def test_an_output_that_cannot_be_serialised_leaves_the_step_done_without_it_and_asks_for_it(
     app: Doubtless, output: Any, said: str
 ) -> None:
@@ -363,9 +365,7 @@ def test_an_output_that_does_not_fit_the_annotation_is_stored_as_it_came_and_ask
 
 
 @pytest.mark.parametrize("output", [Unstorable(), {"count": "seven"}])
-def test_answer_lets_the_task_go_on_with_the_value_and_deny_fails_the_step_as_abandoned(
-    make_app: MakeApp, output: Any
-) -> None:
+def test_answer_lets_the_task_go_on_with_the_value_and_deny_fails_the_step_as_abandoned(make_app: MakeApp, output: Any) -> None:
     odd = Odd(make_app(), output)
     answer(odd.app, odd.case(), Answer(7))
     for _ in range(2):
@@ -472,7 +472,9 @@ PROGRAM = Path(__file__).with_name("full_disk.py")
 
 
 @pytest.mark.parametrize("size", [100, 20_000, 2_000_000])
-def test_with_no_room_for_any_file_the_effect_happens_once_and_the_task_ends_when_there_is_room(tmp_path: Path, size: int) -> None:
+def test_with_no_room_for_any_file_the_effect_happens_once_and_the_task_ends_when_there_is_room(
+    tmp_path: Path, size: int
+) -> None:
     """RLIMIT_FSIZE from right after the effect on: log, spill and content folder all refuse; then the limit is lifted."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path / "full.db"), str(size)], capture_output=True, text=True, timeout=60,

@@ -26,7 +26,8 @@ def forms(value: str) -> list[str]:
 
     once = json.dumps(value, ensure_ascii=False)[1:-1]
     return [
-        value, once, json.dumps(once, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1], json.dumps(json.dumps(value)[1:-1])[1:-1],
+        value, once, json.dumps(once, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1],
+        json.dumps(json.dumps(value)[1:-1])[1:-1],
         repr(value)[1:-1], quote(value), quote(value, safe=""), quote_plus(value),
     ]  # fmt: skip
 
@@ -114,8 +115,7 @@ def test_a_rotation_between_two_attempts_changes_neither_the_key_nor_the_stored_
     assert bank.run() == {"id": "payment-1"}
     assert bank.tokens == [OLD, NEW]
     assert len(set(bank.keys)) == 1
-    intent, *others = [row for row in app.store.rows("s1") if row.input_ref is not None and row.path]
-    assert others == []
+    assert sum(row.input_ref is not None and row.path == "1" for row in app.store.rows("s1")) == 1
     nowhere(app, tmp_path, values=(OLD, NEW))
 
 
@@ -338,12 +338,15 @@ def test_what_echoes_a_secret_is_masked_everywhere(app: Doubtless, tmp_path: Pat
 @pytest.mark.parametrize(
     "says",
     [
-        lambda value: {"token": value}, lambda value: Several([{"token": value}, value]), lambda value: Unclear(f"401 for {value}"),
+        lambda value: {"token": value}, lambda value: Several([{"token": value}, value]),
+        lambda value: Unclear(f"401 for {value}"),
         lambda value: NoEffect(f"{value} is unknown"), raise_it(lambda value: OSError(json.dumps(value))),
     ],
     ids=["found", "several", "unclear", "no_effect", "raises"],
 )  # fmt: skip
-def test_a_look_back_that_echoes_a_secret_is_masked(app: Doubtless, tmp_path: Path, token: Any, says: Callable[[str], Any]) -> None:
+def test_a_look_back_that_echoes_a_secret_is_masked(
+    app: Doubtless, tmp_path: Path, token: Any, says: Callable[[str], Any]
+) -> None:
     """C105: the query gets the resolved value too, and what it answers is filtered like a reply."""
     bank = Bank(
         app, raise_it(lambda value: ConnectionResetError("lost")), query=lambda token: says(token), query_attempts=1,

@@ -98,7 +98,7 @@ class Program:
             return 1
 
         write: dict[str, Any] = {
-            "effect": "non_idem_write", "query": find, "absent_after": "PT1S", "on_absent": "retry", "timeout": "PT20S"
+            "effect": "non_idem_write", "query": find, "absent_after": "PT1S", "on_absent": "retry", "timeout": "PT60S"
         }  # fmt: skip
 
         @app.step(**write)

@@ -647,3 +647,58 @@ def test_a_person_who_answers_while_the_run_waits_in_place_moves_it_on(deploy: D
     settle(app, Happened("seen"))
     thread.join(PATIENCE)
     assert got == ["seen"]
+
+
+@pytest.mark.parametrize("second", ["succeeds", "raises"])
+def test_what_a_person_says_while_the_call_runs_stands_and_is_what_the_code_gets(app: Doubtless, world: World, second: str) -> None:
+    @app.step(effect="idem_write", backoff="PT1H", settle_within="PT10M")
+    def pay(idempotency_key: str = injected()) -> str:
+        world.do("pay")
+        if world.n() == 1:
+            raise TimeoutError
+        settle(app, Happened("said"), kind="doubt")  # the case is open since PT10M
+        if second == "raises":
+            raise TimeoutError
+        return "returned"
+
+    seen: list[str] = []
+
+    @app.task
+    def task() -> str:
+        seen.append(pay())
+        if len(seen) == 1:
+            raise KeyError
+        return seen[-1]
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    assert app.run(task, "t") == "said"
+    assert seen == ["said", "said"]
+    assert world.n() == 2
+    assert evidence(app) == (["late_result"] if second == "succeeds" else [])
+    assert app.inbox().cases == []
+
+
+def test_an_effect_that_came_after_a_person_gave_the_step_up_is_a_contradiction_and_the_code_sees_what_stands(
+    app: Doubtless, world: World
+) -> None:
+    from doubtless import Abandon
+
+    @app.step(effect="idem_write", backoff="PT1H", settle_within="PT10M")
+    def pay(idempotency_key: str = injected()) -> str:
+        world.do("pay")
+        if world.n() == 1:
+            raise TimeoutError
+        settle(app, Abandon(), kind="doubt")
+        return "returned"
+
+    @app.task
+    def task() -> str:
+        try:
+            return pay()
+        except StepFailed as failure:
+            return failure.kind
+
+    assert app.run(task, "t") == "abandoned"
+    assert app.run(task, "t") == "abandoned"
+    assert only_case(app).kind == "contradiction"
