@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,6 +209,9 @@ def dbos_steps(folder: str, rounds: int, count: int) -> float | None:
 
 def page(rows: list[Row], grown: tuple[float, float], imported: tuple[float, float, float], peer: float | None) -> str:
     """docs/benchmarks.md."""
+    if peer is not None:
+        one_commit = rows[1].floor
+        rows = [*rows[:2], Row(f"DBOS {version('dbos')} on SQLite: a step, one commit", peer, one_commit, peer / one_commit, ""), *rows[2:]]
     lines = [
         "# Benchmarks",
         "",
@@ -218,7 +222,7 @@ def page(rows: list[Row], grown: tuple[float, float], imported: tuple[float, flo
         f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.machine()}.",
         "",
-        "| what | ours, µs | floor, µs | ratio | limit |",
+        "| what | µs | floor, µs | ratio | limit |",
         "|---|---:|---:|---:|---|",
         *(f"| {r.what} | {r.ours:.0f} | {r.floor:.0f} | {r.ratio:.2f} | {r.limit} |" for r in rows),
         "",
@@ -229,11 +233,11 @@ def page(rows: list[Row], grown: tuple[float, float], imported: tuple[float, flo
         "",
     ]
     if peer is None:
-        lines += ["DBOS is not installed here: `pip install doubtless[bench]` adds it to this page.", ""]
+        lines += ["DBOS is not installed here: `pip install doubtless[bench]` adds it to this table.", ""]
     else:
         lines += [
-            f"DBOS on SQLite, a step with one commit and no intent, in the same run: {peer:.0f} µs. It makes a step's",
-            "result durable after the call; what died between the effect and that commit runs again.",
+            "DBOS makes a step's result durable after the call, in one commit; what died between the effect and that commit runs",
+            "again. Its line has the floor of a read step, which makes one commit too.",
             "",
         ]
     return "\n".join(lines)
