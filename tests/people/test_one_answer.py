@@ -140,6 +140,21 @@ def test_late_news_of_a_call_is_new_evidence(lost: Desk) -> None:
     assert lost.calls == 1
 
 
+def test_evidence_that_comes_while_an_answer_is_being_judged_is_new_evidence_too(make_app: MakeApp) -> None:
+    desk: Desk
+
+    def authorize(by: str, case: Case, said: Any) -> bool:
+        late_error(desk, "the connection was closed in the end")
+        return True
+
+    desk = Desk(make_app(authorize=authorize), land_and_lose_the_reply)
+    case = desk.doubt()
+    with pytest.raises(CaseChanged):
+        answer(desk.app, case, DidNotHappen("retry", even_now=True))
+    assert desk.needs_human() == (case.id,)
+    assert desk.calls == 1
+
+
 def test_time_alone_changes_no_hash(lost: Desk, clock: Clock, make_app: MakeApp) -> None:
     case = lost.doubt()
     clock.advance("P30D")
