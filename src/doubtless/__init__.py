@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .app import Doubtless
 from .binding import injected
+from .drivers import record_handle
 from .errors import (
     Abort,
     AlreadySettled,
@@ -37,7 +38,6 @@ from .errors import (
     UsageError,
 )
 from .events import Effect, Instant
-from .executor import record_handle
 from .outcomes import Absent, Found, NoEffect, NotSent, Pending, Rejected, Several, Unclear, Unknown
 from .secrets import Secret
 from .steps import Step, Task

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from .binding import is_async, validate_task_signature
 from .blobs import Content
+from .calls import Runtime
 from .canonical import decode, encode, input_hash
 from .clocks import Clock, SystemClock
 from .declaring import define
+from .drivers import invoke
 from .durations import parse_duration
 from .effects import StepDefinition
 from .errors import (
@@ -29,7 +31,6 @@ from .errors import (
     UsageError,
 )
 from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
-from .executor import Runtime, invoke
 from .fold import Moves
 from .runs import Runs
 from .secrets import Vault
@@ -429,7 +430,7 @@ class Doubtless:
         return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
 
     def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
-        from .tasks import first_difference
+        from .passes import first_difference
 
         if head.task_name != name:
             field, logged, asked = "task", head.task_name, name

@@ -353,9 +353,8 @@ class _One:
 
 def _resolve_each(carrier: Any, unresolved: list[str]) -> dict[str, Any]:
     """One annotation at a time, so that one bad one does not cost the others."""
-    from typing import get_type_hints
-
     import inspect
+    from typing import get_type_hints
 
     scope = getattr(inspect.unwrap(carrier), "__globals__", {})
     found: dict[str, Any] = {}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from . import canonical
+from .calls import Runtime
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import AlreadySettled, AnswerRefused, CaseChanged, Moved, UnknownCase
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
-from .executor import Runtime, store_output
 from .fold import StepRecord, fold_steps
+from .outputs import store_output
 from .store.base import CaseRow
 
 # ---------------------------------------------------------------- answers
@@ -196,11 +197,13 @@ def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
         for record in fold_steps(store.rows(head.task_id)).values():
             if record.settled or record.effect == Effect.READ or (head.task_id, record.path) in about:
                 continue
-            if record.settle_from is None or not (record.gravest == "unknown" or record.in_flight):
+            if record.settle_from is None:
                 continue
             age = now.wall - record.settle_from.wall
-            if head.owner is not None and not alive:
+            if head.owner is not None and not alive:  # also where nothing is unknown any more: nobody sends it again
                 why = "its owner died; whoever resumes the task settles it"
+            elif not (record.gravest == "unknown" or record.in_flight):
+                continue
             elif not alive and head.status != "waiting":
                 why = "nobody is settling it; resume the task"
             elif age >= settle_within(record.name):

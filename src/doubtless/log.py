@@ -180,7 +180,7 @@ class TaskLog:
         `forget`: the step that these rows settle will not be asked for again in this pass; keep nothing of it.
         """
         with self.lock:
-            if not self._announced and drafts[0].kind != Kind.TASK_CLAIMED:
+            if not self._announced:
                 drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
             sealed = seal(drafts, self.seq, self.hash)
             try:
@@ -195,15 +195,6 @@ class TaskLog:
         return draft(
             self.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=self.epoch, data={"owner": self.owner}
         )  # fmt: skip
-
-    def announce(self, now: Instant) -> None:
-        """Write this claim's row at once where an attempt of an older claim has no outcome: from here on it is in doubt.
-
-        Its owner's process may live (a signal, a store that failed): then no takeover has said so.
-        """
-        with self.lock:
-            if not self._announced and any(r.in_flight is not None for r in self.open_records()):
-                self.append(self._claimed(now))
 
     def _advance(self, sealed: Sequence[Event], forget: bool = False) -> None:
         last = sealed[-1]

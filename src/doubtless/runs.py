@@ -12,14 +12,15 @@ from . import canonical
 from .durations import parse_duration
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Instant, Kind, TaskStatus
-from .executor import take_in
+from .latenews import take_in
 from .log import TaskLog
+from .passes import Ending
 from .store.base import Head
-from .tasks import GOODBYE, Ending, TaskRun
+from .tasks import GOODBYE, TaskRun
 
 if TYPE_CHECKING:
     from .app import Doubtless
-    from .executor import Runtime
+    from .calls import Runtime
     from .worker import Worker
 
 
@@ -107,7 +108,6 @@ class Runs:
                 store.release(task_id, claim.epoch)
                 return None
             log = TaskLog(store, claim, owner=claim.head.owner)
-            log.announce(store.now())
             accepted = store.first(task_id)
             params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
             run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))

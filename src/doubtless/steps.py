@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from .effects import StepDefinition
 from .errors import UsageError
-from .tasks import Pass, call_step, outside
+from .passes import Pass, call_step, outside
 
 if TYPE_CHECKING:
     from .tasks import TaskCode
@@ -47,7 +47,7 @@ class Step(Generic[P, R]):
     def acall(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step from an async task; a sync function runs in a thread of its own."""
-        from .executor import current
+        from .calls import current
 
         this = current.get()
         if isinstance(this, Pass) and this.aio_task is None:
@@ -74,7 +74,7 @@ class Task(Generic[P, R]):
         return self.code.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        from .executor import current
+        from .calls import current
 
         if current.get() is None:
             raise UsageError(

@@ -1,7 +1,7 @@
-"""A task: the places of its steps, one pass over its code, and how a run of it ends.
+"""A run of a task: it holds the claim, makes passes over the task's code until it ends or parks, and writes that down.
 
-A pass executes task code once, from the top; finished steps are answered from the log. A run holds the claim
-and makes passes until the task ends or parks: a second pass follows when a call overran its timeout.
+A pass executes task code once, from the top; finished steps are answered from the log. A second pass follows when a
+call overran its timeout.
 """
 
 from __future__ import annotations
@@ -10,46 +10,24 @@ import contextvars
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import canonical
+from .calls import Frame, Runtime, current
 from .canonical import encode
+from .drivers import adrive, drive
 from .effects import StepDefinition
-from .errors import Abort, Diverged, DoubtlessError, Moved, NotCanonical, OutsideTask, Parking, StepFailed, UsageError
+from .errors import Abort, DoubtlessError, Moved, NotCanonical, Parking, StepFailed
 from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
-from .executor import (
-    Frame,
-    Input,
-    Raised,
-    Returned,
-    Runtime,
-    adrive,
-    current,
-    drive,
-    keep_trying,
-    prepare,
-    replayed,
-    run_step,
-    spill_result,
-    store_output,
-    timed_out,
-)
+from .executor import run_step, timed_out
 from .fold import fold_steps
-from .log import Settled, TaskLog
-from .outcomes import Outcome, classify_returned
+from .keeping import keep_trying
+from .log import TaskLog
+from .outcomes import Outcome
+from .passes import Ending, Park, Pass
 
 if TYPE_CHECKING:
-    import asyncio
-
-
-class Park(NamedTuple):
-    """Why a pass unwinds without an end."""
-
-    why: str
-    until: int | None = None
-    human: bool = False
-    frozen: str | None = None
-    diverged: Diverged | None = None
+    pass
 
 
 class TaskCode(NamedTuple):
@@ -62,261 +40,12 @@ class TaskCode(NamedTuple):
     """The signature's half of a definition: binds params, gives them and the output their types."""
 
 
-class Pass:
-    """One pass over the task's code: its places, its thread or asyncio.Task, and whether it parks."""
-
-    def __init__(self, run: TaskRun) -> None:
-        self.owner = run
-        self.task_id = run.task_id
-        self.log = run.log
-        self.runtime = run.runtime
-        self.lock = threading.Lock()
-        self.frame: Frame | None = None
-        self.stop = threading.Event()
-        self.parked: Park | None = None
-        self.abandoned = False
-        self.count = 0
-        self.thread = 0
-        self.aio_task: asyncio.Task[Any] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.branches: set[asyncio.Task[Any]] = set()
-        self.interrupted: BaseException | None = None
-        self.over = False
-        self.driving: set[str] = set()
-        self.suspect = run.suspect
-        self.done = threading.Event()
-        self.ending: Ending | None = None
-
-    # ------------------------------------------------------------ what a step needs of it
-
-    def park(self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None) -> Parking:
-        if self.parked is None:
-            self.parked = Park(why, until, human, frozen)
-        return Parking(why)
-
-    def broken(self, error: DoubtlessError) -> Parking:
-        self.owner.trouble = error
-        return self.park(str(error))
-
-    def check(self) -> None:
-        if self.abandoned or self.parked is not None:
-            raise Parking(self.parked.why if self.parked else "this pass was given up")
-        if self.over:
-            raise Parking("the task's code has ended")
-
-    def may_wait(self, until: int) -> bool:
-        limit = self.owner.wait_limit
-        return limit is None or until <= limit
-
-    def blocked_by_doubt(self, path: str) -> bool:
-        doubtful = [r.path for r in self.log.open_records() if r.path != path and r.in_doubt] if self.log.open else []
-        if doubtful and not any(other in self.driving for other in doubtful):
-            raise self.park(f"the step at {doubtful[0]} is in doubt: no new write begins")
-        return bool(doubtful)
-
-    def left_behind(self, frame: Frame) -> None:
-        self.owner.leave_behind(frame)
-
-    def late(self, frame: Frame, reply: Returned | Raised) -> None:
-        if frame.what == "call":
-            try:
-                keep_trying(
-                    self,
-                    lambda: store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply),
-                    lambda: spill_late_news(self, frame, reply),
-                )
-            finally:
-                self.owner.zombie_ended(frame)
-
-    # ------------------------------------------------------------ places
-
-    def place(self, name: str) -> str:
-        """The next place of this level, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
-        self.check()
-        if threading.get_ident() != self.thread or (self.aio_task is not None and _current_aio_task() is not self.aio_task):
-            kind = "asyncio.Task" if self.aio_task is not None and threading.get_ident() == self.thread else "thread"
-            raise OutsideTask(
-                f"step {name} was called from another {kind} than its task's; nothing was written",
-                hint="call it in the task's own code: its place must not depend on timing",
-                task=self.task_id,
-                step=name,
-            )
-        self.count += 1
-        return str(self.count)
-
-    def enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
-        """Check what the log holds at this place against what the code asks for; the settled step, if it is one."""
-        settled = self.log.settled.pop(path, None)
-        if settled is not None:
-            if settled.input_hash != given.digest or settled.name != definition.name:
-                self.log.settled[path] = settled
-                self.diverge(definition, path, given, settled.name)
-            return settled
-        if path in self.log.open:
-            record = self.log.record(path)
-            if record is not None and (record.input_hash != given.digest or record.name != definition.name):
-                self.diverge(definition, path, given, record.name)
-        return None
-
-    def diverge(self, definition: StepDefinition, path: str, given: Input, logged_name: str) -> NoReturn:
-        """Refuse drift (rule 3): name the first field that differs."""
-        if logged_name != definition.name:
-            field, logged, asked = "step", logged_name, definition.name
-        else:
-            hidden = definition.volatile | definition.secret
-            field, logged, asked = first_difference(stored_params(self.runtime, self.task_id, path), given.text, hidden)
-        message = (
-            f"task {self.task_id}: at place {path} the log holds {field} = {logged!r}, the code asks for {asked!r}; "
-            "nothing was written"
-        )
-        raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked))
-
-    def diverged(self, error: Diverged) -> Diverged:
-        """Mark the pass as diverged."""
-        if self.parked is None:
-            self.parked = Park(error.message, human=True, diverged=error)
-        return error
-
-    def leftover(self) -> Diverged | None:
-        """Code that ends without having called every logged step is Diverged too."""
-        paths = [*self.log.settled, *self.log.open]
-        if not paths:
-            return None
-        path = min(paths, key=_place_order)
-        name = self.log.settled[path].name if path in self.log.settled else (self.log.open[path][0].step_name or "")
-        message = f"task {self.task_id}: the code ended without calling step {name}, which the log holds at place {path}"
-        return self.diverged(Diverged(message, path=path, field="step", logged=name, asked=None))
-
-
-def _place_order(path: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.split("."))
-
-
-def _current_aio_task() -> asyncio.Task[Any] | None:
-    import asyncio
-
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
-def stored_params(runtime: Runtime, task_id: str, path: str) -> str:
-    """The params that the log holds at this place."""
-    for row in runtime.store.rows(task_id, path=path):
-        if row.path == path and row.input_ref is not None:
-            return runtime.content.get(row.input_ref)
-    return "{}"
-
-
-def first_difference(logged: str, asked: str, hidden: frozenset[str] = frozenset()) -> tuple[str, Any, Any]:
-    """The first field in which two canonical params differ, as ``params.lines[3].amount``, with both values."""
-
-    def walk(a: Any, b: Any, where: str) -> tuple[str, Any, Any] | None:
-        if isinstance(a, dict) and isinstance(b, dict):
-            for key in sorted({*a, *b}, key=str):
-                if where == "params" and key in hidden:
-                    continue
-                found = walk(a.get(key, "(missing)"), b.get(key, "(missing)"), f"{where}.{key}")
-                if found:
-                    return found
-            return None
-        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                found = walk(x, y, f"{where}[{i}]")
-                if found:
-                    return found
-            return None
-        return None if a == b and type(a) is type(b) else (where, _short(a), _short(b))
-
-    found = walk(canonical.decode(logged), canonical.decode(asked), "params")
-    return found or ("params", "(as logged)", "(differs only in its canonical form)")
-
-
-def _short(value: Any) -> Any:
-    try:
-        text = encode(value)
-    except NotCanonical:
-        text = repr(value)
-    return value if len(text) <= 200 and isinstance(value, str | int | float | bool | None) else text[:200]
-
-
-# ---------------------------------------------------------------- calling a step
-
-
-def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], *, threaded: bool = False) -> Any:
-    """What `step(…)` does in task code: bind, take a place, answer from the log or run the step."""
-    this = current.get()
-    if not isinstance(this, Pass):
-        raise outside(definition.name, inside=this is not None)
-    if definition.is_async and this.aio_task is None:
-        raise UsageError(
-            f"step {definition.name} is async and task {this.task_id} is not; nothing was written",
-            hint="declare the task with async def, or the step without",
-        )
-    params = definition.binder.bind(args, kwargs)
-    given = prepare(this.runtime, definition, params)
-    path = this.place(definition.name)
-    if definition.is_async or threaded:
-        return acall_step(this, definition, path, given)
-    settled = this.enter(definition, path, given)
-    if settled is not None:
-        return replayed(this, definition, path, settled)
-    return drive(this, run_step(this, definition, path, given))
-
-
-async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
-    """The async half of `call_step`: the place is taken already, in the task's own code."""
-    this.check()
-    settled = this.enter(definition, path, given)
-    if settled is not None:
-        return replayed(this, definition, path, settled)
-    here = _current_aio_task()
-    branch = here if here is not this.aio_task else None
-    if branch is not None:
-        this.branches.add(branch)
-    this.driving.add(path)
-    try:
-        return await adrive(this, run_step(this, definition, path, given))
-    except (KeyboardInterrupt, SystemExit) as error:
-        if branch is None:
-            raise
-        this.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
-        raise this.park(f"interrupted: {type(error).__name__}") from error
-    finally:
-        this.driving.discard(path)
-        if branch is not None:
-            this.branches.discard(branch)
-
-
-def outside(name: str, *, inside: bool) -> OutsideTask:
-    """The error for a step called where no task code runs."""
-    if inside:
-        return OutsideTask(
-            f"step {name} was called inside another step; nothing was written",
-            hint="call it from the task, or use step.fn for the bare function",
-        )
-    return OutsideTask(
-        f"step {name} was called outside a task; nothing was written",
-        hint="call it from a function declared with @app.task, or use step.fn for the bare function",
-    )
-
-
-# ---------------------------------------------------------------- a run
-
-
 PULSE = 0.5
 """Seconds after which a supervisor looks up: of two signals at once, an interpreter may let the first one's waiter sleep."""
 
+
 GOODBYE = 2.0
 """Seconds for which a run that was interrupted lets its pass record what it has just done."""
-
-
-class Ending(NamedTuple):
-    """How a pass ended: with a value, or with what was raised."""
-
-    value: Any = None
-    error: BaseException | None = None
 
 
 class TaskRun:
@@ -707,70 +436,3 @@ def obligations(runtime: Runtime, rows: list[Event]) -> list[dict[str, Any]]:
         if policy.get("compensate"):
             owed.append((done_at[path], {"path": path, "step": record.name, "compensate": policy["compensate"]}))
     return [entry for _, entry in sorted(owed, key=lambda pair: -pair[0])]
-
-
-# ---------------------------------------------------------------- late news
-
-
-def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, reply: Returned | Raised) -> None:
-    """Keep what a call said after its attempt was given up: evidence, which settles what is unsettled (rule 12)."""
-    now = runtime.store.now()
-    step = frame.definition
-    common: dict[str, Any] = {
-        "step_seq": frame.step_seq, "path": frame.path, "step_name": frame.name, "attempt": frame.attempt, "epoch": epoch,
-    }  # fmt: skip
-    if isinstance(reply, Returned):
-        outcome = classify_returned(
-            reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
-        )
-    else:
-        outcome = Outcome("unknown", type(reply.error).__name__, runtime.vault.mask(str(reply.error))[:500], None)
-    if outcome is not None or not isinstance(reply, Returned):
-        error = dump({"kind": "unknown", "code": outcome.code if outcome else "", "detail": outcome.detail if outcome else ""})
-        runtime.store.add(task_id, [draft(task_id, Kind.EVIDENCE_STORED, now, error=error, data={"what": "late_error"}, **common)])
-        return
-    output = store_output(runtime, step, reply.value)
-    data: dict[str, Any] = {"what": "late_result"}
-    if output.fault is not None:
-        data["fault"] = output.fault
-    rows = [draft(task_id, Kind.EVIDENCE_STORED, now, output_ref=output.ref, data=data, **common)]
-    contradiction = contradicts(runtime, task_id, frame)
-    if contradiction:
-        rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": contradiction}, **common))
-    for event in runtime.store.add(task_id, rows, blobs=output.blobs):
-        if event.kind == Kind.CASE_OPENED:
-            runtime.case_opened(f"{task_id}:{event.event_seq}")
-
-
-def spill_late_news(run: Pass, frame: Frame, reply: Returned | Raised) -> None:
-    """Keep a late success that the store does not take: it may be the only proof of the effect (rule 6)."""
-    runtime, step = run.runtime, frame.definition
-    if isinstance(reply, Raised) or classify_returned(
-        reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
-    ):
-        return
-    try:
-        text = runtime.vault.mask(encode(reply.value, where=f"the output of {step.name}"))
-    except NotCanonical:
-        return
-    row = draft(
-        run.task_id, Kind.EVIDENCE_STORED, runtime.store.now(), step_seq=frame.step_seq, path=frame.path, step_name=step.name,
-        attempt=frame.attempt, epoch=run.log.epoch, data={"what": "late_result"},
-    )  # fmt: skip
-    spill_result(run, row, text)
-
-
-def contradicts(runtime: Runtime, task_id: str, frame: Frame) -> str | None:
-    """Why a late success of this attempt contradicts what is settled, or None."""
-    if frame.definition.effect == Effect.READ:
-        return None
-    record = fold_steps(runtime.store.rows(task_id)).get(frame.path)
-    if record is None or not record.settled:
-        return None
-    late = f"attempt {frame.attempt} of {frame.name} succeeded late"
-    if record.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED):
-        return f"{late}, after the step was settled as {record.status}"
-    if record.effect == Effect.NON_IDEM_WRITE and any(a.number > frame.attempt for a in record.attempts):
-        return f"{late}, and another attempt, which no key protects, had begun"
-    return None
-

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import canonical
+from .calls import Runtime
 from .events import Effect, Event, Kind, StepStatus
-from .executor import Runtime
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case
 from .store.base import Head

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from doubtless import Doubtless, NeedsHuman, StoreUnavailable, blobs
 from examples.reconciliation import app as example
 from examples.reconciliation import generate
 from examples.reconciliation.actions import Actions
 from examples.reconciliation.app import Recon
+
+from doubtless import Doubtless, NeedsHuman, StoreUnavailable, blobs
 
 from .clock import TurnedClock
 from .sweep import Points

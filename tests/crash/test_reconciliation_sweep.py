@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -23,17 +24,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from examples.reconciliation import generate, load, match
+from examples.reconciliation.outside import Outside
+
 from doubtless import DidNotHappen, Happened, StoreRefused
 from doubtless.events import Kind, StepStatus
 from doubtless.inbox import AnyAnswer
 from doubtless.timeline import StepView, TaskView
-from examples.reconciliation import generate, load, match
-from examples.reconciliation.outside import Outside
 
 from .clock import TurnedClock
 from .outside import environment
 from .reconciliation import NEEDS_HUMAN, READS, RECEIPT, TASK, WRITES, build, write_books
-from .sweep import RECORD, Kill, Subject, Swept, run_killed, run_undisturbed, sweep
+from .sweep import KILL_AT, RECORD, Kill, Subject, Swept, run_killed, run_undisturbed, sweep
 
 SHEETS = 3
 EVERY = 5
@@ -505,3 +507,49 @@ def test_a_sync_outside_the_points_is_seen(tmp_path: Path) -> None:
     assert [(each.what, os.path.basename(each.of)) for each in outside] == [
         ("sync", "recon.db"), ("write", "recon.db"), ("write", "recon.db.x"), ("write", "recon.db-wal"), ("sync", "?"),
     ]  # fmt: skip
+
+
+def test_a_store_whose_creation_was_cut_off_is_no_damaged_store_to_whoever_only_looks(tmp_path: Path) -> None:
+    subject = Reconciliation(tmp_path)
+    try:
+        points, _ = run_undisturbed(subject, tmp_path / "undisturbed")
+        for k in (points.index("prepare:before") + 1, points.index("create:before") + 1):
+            place = tmp_path / str(k)
+            place.mkdir()
+            assert subject.run(place, {KILL_AT: str(k)}) == -signal.SIGKILL
+            app = build(place, subject.office(place).url, read_only=True).app
+            with pytest.raises(StoreRefused, match="there is no store in"):
+                app.tasks()
+            app.close()
+    finally:
+        subject.stop()
+
+
+def test_a_write_whose_absence_was_proven_is_in_the_inbox_when_its_owner_died_before_it_was_sent_again(tmp_path: Path) -> None:
+    subject = Reconciliation(tmp_path)
+    try:
+        points, undisturbed = run_undisturbed(subject, tmp_path / "undisturbed")
+        place = tmp_path / "killed"
+        place.mkdir()
+        assert subject.run(place, {KILL_AT: str(points.index("submit_approval:call") + 1)}) == -signal.SIGKILL
+        for k in range(1, 60):  # the resume, killed wherever it is just after the second look
+            again = tmp_path / f"again-{k}"
+            shutil.copytree(place, again)
+            assert subject.run(again, {KILL_AT: str(k)}) == -signal.SIGKILL
+            subject.check(again)
+            if proven(again, subject):
+                break
+        subject.finish(again)
+        assert subject.state(again) == undisturbed
+    finally:
+        subject.stop()
+
+
+def proven(place: Path, subject: Reconciliation) -> bool:
+    """Whether the last thing that the log has is an absence that counts as proof."""
+    app = build(place, subject.office(place).url, read_only=True).app
+    try:
+        last = app.store.last(TASK)
+        return last is not None and last.kind == Kind.LOOKED_BACK and "proof" in app.show(TASK).steps[-1].story[-1].what
+    finally:
+        app.close()

@@ -13,10 +13,10 @@ from typing import Any, NoReturn, Protocol
 import pytest
 
 from doubtless import Doubtless, NeedsHuman, injected
+from doubtless.calls import Frame, Raised, Returned
 from doubtless.events import Event
-from doubtless.executor import Frame, Raised, Returned
 from doubtless.inbox import Case
-from doubtless.tasks import store_late_news
+from doubtless.latenews import store_late_news
 from doubtless.testing import CountingWorld, FakeClock
 
 

@@ -134,7 +134,8 @@ def test_a_database_without_its_mark_is_refused(
 @pytest.mark.parametrize(
     ("point", "count"),
     [
-        ("mark:sync", 1), ("mark:synced", 1), ("create:before", 1), ("create:after", 1), ("mark:sync", 2), ("mark:synced", 2),
+        ("mark:sync", 1), ("mark:synced", 1), ("prepare:before", 1), ("prepare:after", 1), ("create:before", 1),
+        ("create:after", 1), ("build:before", 1), ("build:after", 1), ("mark:sync", 2), ("mark:synced", 2),
         ("accept:before", 1), ("accept:after", 1), ("claim:before", 1), ("claim:after", 1), ("mark:write", 1),
         ("mark:written", 1),
         ("append:before", 1), ("append:after", 1), ("append:before", 2), ("append:after", 2), ("append:before", 3),
@@ -167,7 +168,8 @@ def test_no_write_point_is_left_out_of_the_kills(store: SqliteStore, make_store:
     w.append(settled("recon-1", clock(), w.epoch))
     w.append(parked("recon-1", clock(), w.epoch))
     assert seen == [
-        "mark:sync", "mark:synced", "create:before", "create:after", "mark:sync", "mark:synced", "accept:before", "accept:after",
+        "mark:sync", "mark:synced", "prepare:before", "prepare:after", "create:before", "create:after", "build:before",
+        "build:after", "mark:sync", "mark:synced", "accept:before", "accept:after",
         "claim:before", "claim:after", "mark:write", "mark:written", "append:before", "append:after", "append:before",
         "append:after", "append:before", "append:after", "mark:write", "mark:written",
     ]  # fmt: skip

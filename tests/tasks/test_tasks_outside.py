@@ -184,12 +184,17 @@ def test_a_child_asyncio_task_may_await_a_step_that_was_called_in_task_code(app:
     assert [step.params for step in app.show("t").steps] == [{"n": 1}, {"n": 2}]
 
 
-def test_a_step_that_is_begun_after_its_task_has_ended_is_not_called(app: Doubtless, apay: Any, world: World) -> None:
+@pytest.mark.parametrize("effect", ["read", "non_idem_write"])
+def test_a_step_that_is_begun_after_its_task_has_ended_is_not_called(app: Doubtless, world: World, effect: Any) -> None:
     left: list[Any] = []
+
+    @app.step(effect=effect)
+    async def step() -> None:
+        world.do("step")
 
     @app.task
     async def task() -> int:
-        left.append(apay(1))
+        left.append(step())
         return 1
 
     async def main() -> BaseException | None:

@@ -277,35 +277,39 @@ def test_a_task_whose_code_is_not_in_this_app_is_refused_and_stays_as_it_is(depl
     assert app.resume("t") == 1
 
 
-def test_an_attempt_without_an_outcome_whose_claim_was_given_back_is_in_doubt(deploy: Deploys, world: World) -> None:
-    """No takeover says so where the process lives on: the next claim does."""
-    app = deploy()
+class Torn(BaseException):
+    """The row of a result could not be written, and nobody knows why."""
 
-    class Torn(BaseException):
-        pass
 
-    @app.step(effect="non_idem_write")
+def torn(app: Doubtless, world: World, **options: Any) -> Any:
+    """A task whose run was torn off right after its effect: the claim was given back, the attempt has no outcome."""
+
+    @app.step(effect="non_idem_write", **options)
     def pay() -> int:
-        world.do("pay")
-        return 1
+        return int(world.do("pay")["id"])
 
     @app.task
     def task() -> int:
         return pay()
 
-    appends = 0
+    broken: list[str] = []
 
     def break_the_result(point: str) -> None:
-        nonlocal appends
-        if point == "append:before" and world.n():
-            appends += 1
-            if appends == 1:
-                raise Torn
+        if point == "append:before" and world.n() and not broken:
+            broken.append(point)
+            raise Torn
 
     app._hooks = break_the_result
     assert isinstance(raised(app.run, task, "t"), Torn)
     assert outcomes(app, "t", "1") == [(None, "")]
     assert app.show("t").owner is None
+    return task
+
+
+def test_an_attempt_without_an_outcome_whose_claim_was_given_back_is_in_doubt(deploy: Deploys, world: World) -> None:
+    """No takeover says so where the process lives on."""
+    app = deploy()
+    task = torn(app, world)
     with pytest.raises(NeedsHuman):
         app.run(task, "t")
     assert outcomes(app, "t", "1") == [("unknown", "owner_died")]
@@ -313,6 +317,15 @@ def test_an_attempt_without_an_outcome_whose_claim_was_given_back_is_in_doubt(de
     settle(app, Happened(7))
     assert app.run(task, "t") == 7
     assert world.n() == 1
+
+
+def test_its_last_possible_send_was_before_the_next_claim(deploy: Deploys, world: World) -> None:
+    """So an absence can be proven in that claim, without another takeover."""
+    app = deploy()
+    task = torn(app, world, query=lambda: None, absent_after="PT1M", on_absent="retry")
+    before = deploy.clock.now().wall
+    assert app.run(task, "t") == 2  # (this query was wrong: its absent_after is false)
+    assert 60 <= (deploy.clock.now().wall - before) / 1e6 < 600
 
 
 def test_an_answer_is_acted_on_by_the_next_owner_and_the_stored_params_are_sent(deploy: Deploys, world: World) -> None:

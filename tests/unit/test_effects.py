@@ -18,9 +18,9 @@ import pytest
 from doubtless.binding import injected
 from doubtless.declaring import OPTIONS, define
 from doubtless.effects import StepDefinition, tighten
-from doubtless.table import StepTable
 from doubtless.errors import StepTableError, UnknownStep, UsageError
 from doubtless.events import Effect
+from doubtless.table import StepTable
 
 if TYPE_CHECKING:
     from somewhere import Elsewhere  # type: ignore[import-not-found]

@@ -208,10 +208,12 @@ def _open_to_use(place: Place) -> apsw.Connection:
 
 
 def _open_to_look(place: Place) -> apsw.Connection:
-    header = read_header(place.path)
+    mark, header = _look(place)
     if header is None:
         raise StoreRefused(f"there is no store at {place.path}", hint="check the path; nothing was created")
-    refuse_foreign(place.path, header, had_mark=place.mark.read() is not None)
+    if header.size == 0 and isinstance(mark, Mark) and mark.state == CREATING:
+        raise StoreRefused(f"there is no store in {place.path} yet: its creation was cut off", hint="whoever writes finishes it")
+    refuse_foreign(place.path, header, had_mark=mark is not None)
     db = connect(place, apsw.SQLITE_OPEN_READONLY)
     try:
         if not schema.is_store(db):

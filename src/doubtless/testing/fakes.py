@@ -9,9 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..binding import OFFERED, is_async, select, signature_of
+from ..calls import Frame, current
+from ..drivers import invoke
 from ..durations import parse_duration
 from ..errors import UsageError
-from ..executor import Frame, callback_params, current, invoke
+from ..inputs import callback_params
 from .life import MortalStore
 
 if TYPE_CHECKING:

@@ -1,0 +1,185 @@
+"""The vocabulary between a step and its drivers: what is asked of them, what they answer, and what a run offers."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Collection, Generator
+from typing import Any, Literal, Protocol
+
+from .blobs import Content
+from .effects import StepDefinition
+from .errors import DoubtlessError, Parking
+from .events import Event
+from .log import TaskLog
+from .outcomes import Outcome
+from .secrets import Vault
+from .store.base import Store
+
+PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
+"""Output types that no client uses for a response."""
+
+
+class Frame:
+    """One running call of user code: what the supervisor times, and where its late news goes."""
+
+    __slots__ = (
+        "attempt", "deadline", "definition", "done", "entered", "name", "overran", "overrun", "path", "run", "step_seq", "what",
+    )  # fmt: skip
+
+    def __init__(
+        self, run: Run, what: Literal["call", "query"], path: str, definition: StepDefinition, step_seq: int, attempt: int
+    ) -> None:
+        self.run = run
+        self.what = what
+        self.path = path
+        self.definition = definition
+        self.name = definition.name
+        self.step_seq = step_seq
+        self.attempt = attempt
+        self.deadline = 0.0
+        self.entered = False
+        self.done = False
+        self.overrun = False
+        self.overran: Callable[[Outcome], None] = lambda outcome: None  # records that the call was given up
+
+
+class Invoke:
+    """Ask the driver to call user code; it answers with `Returned`, `Raised` or `Overran`."""
+
+    __slots__ = ("fn", "frame", "kwargs", "timeout_us")
+
+    def __init__(self, fn: Callable[..., Any], kwargs: dict[str, Any], timeout_us: int, frame: Frame) -> None:
+        self.fn = fn
+        self.kwargs = kwargs
+        self.timeout_us = timeout_us
+        self.frame = frame
+
+
+class Wait:
+    """Ask the driver to wait until this time of the store's clock, or until the log moves."""
+
+    __slots__ = ("until", "why")
+
+    def __init__(self, until: int, why: str) -> None:
+        self.until = until
+        self.why = why
+
+
+class Returned:
+    """The call returned a value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Raised:
+    """The call raised; `running`: it still runs, in a thread or task left behind. `entered` False: it never began."""
+
+    __slots__ = ("entered", "error", "running")
+
+    def __init__(self, error: BaseException, running: bool = False, entered: bool = True) -> None:
+        self.error = error
+        self.running = running
+        self.entered = entered
+
+
+class Overran:
+    """The call took longer than its timeout; `running`: it still does, in a thread or task left behind."""
+
+    __slots__ = ("running",)
+
+    def __init__(self, running: bool) -> None:
+        self.running = running
+
+
+Request = Invoke | Wait
+
+
+Reply = Returned | Raised | Overran | None
+
+
+StepLoop = Generator[Request, Reply, Any]
+
+
+class Runtime:
+    """What a run works with: the parts that `app.py` has put together.
+
+    `known`: the names of all steps and tasks, to see whether a registered compensation still exists. `patience`:
+    seconds for which a result that the store does not take is offered again, before it is spilled. `kept`: results
+    by task that could not even be spilled; they live as long as this process does.
+    """
+
+    __slots__ = (
+        "apause", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience", "pause",
+        "store", "vault",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        content: Content,
+        namespace: bytes,
+        find: Callable[[str], StepDefinition | None],
+        known: Callable[[], Collection[str]],
+        vault: Vault,
+        monotonic: Callable[[], float],
+        pause: Callable[[float, threading.Event | None], None],
+        apause: Callable[[float], Awaitable[None]],
+        invoke: Callable[[Callable[..., Any], dict[str, Any]], Any],
+        case_opened: Callable[[str], None],
+        patience: float,
+    ) -> None:
+        self.store = store
+        self.content = content
+        self.namespace = namespace
+        self.find = find
+        self.known = known
+        self.vault = vault
+        self.monotonic = monotonic
+        self.pause = pause
+        self.apause = apause
+        self.invoke = invoke
+        self.case_opened = case_opened
+        self.patience = patience
+        self.kept: dict[str, list[Event]] = {}
+
+
+class Run(Protocol):
+    """What a step needs of the run that it belongs to (`tasks.TaskRun`)."""
+
+    task_id: str
+    log: TaskLog
+    runtime: Runtime
+    suspect: bool
+    lock: threading.Lock
+    frame: Frame | None
+    stop: threading.Event
+
+    def park(self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None) -> Parking:
+        """Mark the run as parking and return what unwinds it; from now on every step call is refused."""
+
+    def broken(self, error: DoubtlessError) -> Parking:
+        """The store failed under this run: no further effect; return what unwinds it. The caller gets the error."""
+
+    def check(self) -> None:
+        """Raise `Parking` when the run parks already."""
+
+    def may_wait(self, until: int) -> bool:
+        """Whether this run waits in place until then."""
+
+    def blocked_by_doubt(self, path: str) -> bool:
+        """Whether another write of the task is in doubt, so that no new intent may be written (rule 8)."""
+
+    def left_behind(self, frame: Frame) -> None:
+        """Note that this call of a write goes on although nobody waits for it: the task stays owned until it has ended."""
+
+    def late(self, frame: Frame, reply: Returned | Raised) -> None:
+        """Take the outcome of a call whose attempt was given up: evidence, and where possible the settlement."""
+
+
+current: contextvars.ContextVar[Run | Frame | None] = contextvars.ContextVar("doubtless_current", default=None)
+"""The run whose task code is running, or the frame of the step that is."""

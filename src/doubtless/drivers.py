@@ -1,0 +1,286 @@
+"""The sync and async drivers: loops around `executor.run_step` that call user code, wait, and time.
+
+User code is called in `invoke` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from .binding import is_async
+from .calls import PLAIN, Frame, Invoke, Overran, Raised, Reply, Returned, Run, StepLoop, Wait, current
+from .canonical import encode
+from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
+from .events import Kind, StepStatus, draft
+from .outcomes import NotSent
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def invoke(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """The one place where user code is called; `doubtless.testing` goes between it and the drivers."""
+    return fn(**kwargs)
+
+
+def drive(run: Run, loop: StepLoop) -> Any:
+    """The sync driver: calls run in this thread; a supervisor may take an overrun call away from it."""
+    reply: Reply = None
+    try:
+        run.check()
+        while True:
+            request = loop.send(reply)
+            if isinstance(request, Wait):
+                wait(run, request)
+                reply = None
+            else:
+                reply = call_here(run, request)
+    except StopIteration as end:
+        return end.value
+    except (StoreError, StaleEpoch) as error:
+        raise run.broken(error) from error
+
+
+def call_here(run: Run, request: Invoke) -> Reply:
+    """Call in this thread, visible to the supervisor while it lasts."""
+    frame = request.frame
+    frame.deadline = run.runtime.monotonic() + request.timeout_us / 1e6
+    with run.lock:
+        try:
+            run.check()
+        except Parking as parking:  # a signal came between the attempt's row and its call: rule 7
+            return Raised(parking, entered=False)
+        frame.entered = True
+        run.frame = frame
+    token = current.set(frame)
+    try:
+        reply = called(request)
+    finally:
+        current.reset(token)
+        with run.lock:
+            frame.done = True
+            run.frame = None
+            given_up = frame.overrun
+    if given_up:
+        run.late(frame, reply)
+        raise run.park("the call overran its timeout and was settled without this thread")
+    return reply
+
+
+def called(request: Invoke) -> Returned | Raised:
+    """Call a sync function; whatever it raises is its outcome."""
+    try:
+        value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
+        if type(value) not in PLAIN and hasattr(value, "__await__"):
+            if hasattr(value, "close"):
+                value.close()
+            raise UsageError(f"{request.frame.name} returned an awaitable in a sync call", hint="declare it with async def")
+        return Returned(value)
+    except BaseException as error:
+        return Raised(error)
+
+
+def wait(run: Run, request: Wait) -> None:
+    """Wait in place until the time or until the log moves; or park until then."""
+    run.check()
+    if not run.may_wait(request.until):
+        raise run.park(request.why, until=request.until)
+    store = run.runtime.store
+    while not run.stop.is_set():
+        left = request.until - store.now().wall
+        if left <= 0 or run.log.refresh():
+            return
+        run.runtime.pause(left / 1e6, run.stop)
+    run.check()
+
+
+async def adrive(run: Run, loop: StepLoop) -> Any:
+    """The async driver: async calls on the event loop; sync ones of `acall` in a thread of their own."""
+    reply: Reply = None
+    try:
+        while True:
+            request = loop.send(reply)
+            if isinstance(request, Wait):
+                await await_time(run, request)
+                reply = None
+            else:
+                try:
+                    reply = await call_async(run, request)
+                except GeneratorExit as gone:  # its event loop is torn down: nothing can be awaited any more
+                    reply = torn_down(run, request.frame, gone)
+    except StopIteration as end:
+        return end.value
+    except (StoreError, StaleEpoch) as error:
+        raise run.broken(error) from error
+
+
+async def await_time(run: Run, request: Wait) -> None:
+    """`wait` without blocking the event loop."""
+    run.check()
+    if not run.may_wait(request.until):
+        raise run.park(request.why, until=request.until)
+    while True:
+        left = request.until - run.runtime.store.now().wall
+        if left <= 0 or run.log.refresh():
+            return
+        await run.runtime.apause(left / 1e6)
+        run.check()  # another branch may have parked the run
+
+
+GRACE = 0.5
+"""Seconds that a cancelled async call has to end before it counts as still running."""
+
+
+async def call_async(run: Run, request: Invoke) -> Reply:
+    """Call as an `asyncio.Task` of its own, or a sync function in a thread; give up at its timeout."""
+    import asyncio
+
+    frame, context = request.frame, contextvars.copy_context()
+    context.run(current.set, frame)
+    threaded = not is_async(request.fn)
+    call: asyncio.Future[Returned | Raised]
+    if threaded:
+        call = in_thread(request, context)
+    else:
+        call = asyncio.get_running_loop().create_task(awaited(request), context=context)
+    interrupted: BaseException | None = None
+    try:
+        await asyncio.wait({call}, timeout=request.timeout_us / 1e6)
+        if call.done():
+            return _reply(call)
+    except BaseException as error:  # the run itself is cancelled: rule 7
+        if isinstance(error, GeneratorExit):
+            raise
+        interrupted = error
+    reply = await give_up(call, frame, threaded)
+    if interrupted is not None:
+        if isinstance(reply, Returned):
+            run.late(frame, reply)  # it came through all the same: evidence
+        return Raised(interrupted, running=reply is None and frame.entered, entered=frame.entered)
+    if isinstance(reply, Returned):
+        return reply
+    return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
+
+
+def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
+    """What a call came to whose event loop is gone; a thread of it goes on."""
+    with run.lock:
+        running = frame.entered and not frame.done
+        if running and not frame.definition.is_async:
+            frame.overrun = True
+            run.left_behind(frame)
+    return Raised(gone, running=running, entered=frame.entered)
+
+
+async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threaded: bool) -> Returned | Raised | None:
+    """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
+    import asyncio
+
+    run = frame.run
+    if threaded:
+        with run.lock:
+            frame.overrun = not frame.done
+            if frame.overrun and frame.entered:
+                run.left_behind(frame)
+        while not frame.overrun and not call.done():  # its result is on the way
+            try:
+                await asyncio.wait({call})
+            except asyncio.CancelledError:
+                pass
+        return None if frame.overrun else _reply(call)
+    call.cancel()
+    try:
+        await asyncio.wait({call}, timeout=GRACE)
+    except asyncio.CancelledError:
+        pass  # cancelled twice: do not wait for it
+    if call.done():
+        return _reply(call)
+    frame.overrun = True
+    run.left_behind(frame)
+    call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
+    return None
+
+
+async def awaited(request: Invoke) -> Returned | Raised:
+    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop."""
+    request.frame.entered = True
+    try:
+        value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
+        return Returned(await value if isinstance(value, Awaitable) else value)
+    except BaseException as error:
+        return Raised(error)
+
+
+def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
+    """What a call that has ended came to; one that was cancelled before it began has no result of its own."""
+    import asyncio
+
+    try:
+        return call.result()
+    except asyncio.CancelledError as error:
+        return Raised(error, entered=False)
+
+
+def in_thread(request: Invoke, context: contextvars.Context) -> asyncio.Future[Returned | Raised]:
+    """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
+    import asyncio
+
+    frame, loop = request.frame, asyncio.get_running_loop()
+    future: asyncio.Future[Returned | Raised] = loop.create_future()
+
+    def work() -> None:
+        with frame.run.lock:
+            if frame.overrun:  # given up before it began
+                return
+            frame.entered = True
+        reply = context.run(called, request)
+        with frame.run.lock:
+            frame.done = True
+            late = frame.overrun
+        if late:
+            frame.run.late(frame, reply)
+        else:
+            try:
+                loop.call_soon_threadsafe(_set, future, reply)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                frame.run.late(frame, reply)
+
+    threading.Thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
+    return future
+
+
+def _set(future: asyncio.Future[Returned | Raised], reply: Returned | Raised) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def record_handle(handle: Any) -> None:
+    """Record, durably and at once, the other system's id of what this step is creating (rule 9).
+
+    Meaning: called inside a step, before its reply is looked at; the query gets it as `handle` and `handles`.
+    After it, an absence is no proof and the attempt can no longer be `not_sent` or `rejected`.
+    Shapes: any JSON value with a canonical form, ``"sheet-4711"``.
+    Raises: OutsideTask when no step is running in this context.
+    """
+    frame = current.get()
+    if not isinstance(frame, Frame) or frame.what != "call":
+        raise OutsideTask("record_handle() was called outside a step", hint="call it in the step's function, in its own thread")
+    run = frame.run
+    text = run.runtime.vault.mask(encode(handle, where="handle"))
+    row = draft(
+        run.task_id, Kind.HANDLE_RECORDED, run.runtime.store.now(), step_seq=frame.step_seq, path=frame.path,
+        step_name=frame.name, status=StepStatus.UNCERTAIN, attempt=frame.attempt, epoch=run.log.epoch,
+        data='{"handle":' + text + "}",
+    )  # fmt: skip
+    while True:
+        try:
+            run.log.append(row)
+            return
+        except Moved:
+            continue
+        except StaleEpoch:  # evidence needs no epoch
+            run.runtime.store.add(run.task_id, [row])
+            return

@@ -1,0 +1,133 @@
+"""Late news: what a call said after its attempt was given up. Evidence, and where possible the settlement (rule 12)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .calls import Frame, Raised, Returned, Run, Runtime
+from .canonical import encode
+from .errors import Moved, NotCanonical
+from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
+from .fold import StepRecord, fold_steps
+from .keeping import spill_result
+from .outcomes import Outcome, classify_returned
+from .outputs import store_output
+from .store.base import Blob
+
+
+def take_in(runtime: Runtime, row: Event) -> None:
+    """Make a result that was spilled or kept the evidence that it is; once, however often it is offered."""
+    if row.effect_class == Effect.READ:
+        return  # nothing stands on it: the step is called again
+    ref, blob = row.output_ref, None
+    if isinstance(ref, str):
+        ref, blob = runtime.content.put(ref.removeprefix("inline:"))
+    for event in runtime.store.rows(row.task_id, path=row.path):
+        known = event.status == StepStatus.DONE or event.details.get("what") == "late_result"
+        if known and (event.path, event.attempt, event.output_ref) == (row.path, row.attempt, ref):
+            return  # taken in before a crash; or the append whose fate was unknown did land
+    late_result(runtime, row.task_id, row._replace(output_ref=ref), () if blob is None else (blob,))
+
+
+def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob]) -> None:
+    """Store a success that came too late as evidence (I3); a contradiction of what is settled opens a case."""
+    common: dict[str, Any] = {"step_seq": row.step_seq, "path": row.path, "step_name": row.step_name}
+    data = {"what": "late_result"}
+    if row.error is not None:  # it is no usable output
+        data["fault"] = json.loads(row.error)["detail"]
+    while True:
+        now, events = runtime.store.now(), runtime.store.rows(task_id)
+        rows = [
+            draft(
+                task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch, data=data,
+                **common,
+            )  # fmt: skip
+        ]
+        why = contradiction(fold_steps(events).get(row.path or ""), row)
+        if why is not None:
+            rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, **common))
+        try:
+            written = runtime.store.add(task_id, rows, expect=events[-1].event_seq, blobs=blobs)
+        except Moved:
+            continue  # what is settled may be another thing now
+        for event in written:
+            if event.kind == Kind.CASE_OPENED:
+                runtime.case_opened(f"{task_id}:{event.event_seq}")
+        return
+
+
+def contradiction(record: StepRecord | None, row: Event) -> str | None:
+    """Why a late success contradicts what is settled, or None (rule 12)."""
+    if record is None or not record.settled or record.effect == Effect.READ:
+        return None
+    late = f"attempt {row.attempt} of {row.step_name} succeeded late"
+    if record.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED):
+        return f"{late}, after the step was settled as {record.status}"
+    if record.effect == Effect.NON_IDEM_WRITE and any(a.number > (row.attempt or 0) for a in record.attempts):
+        return f"{late}, and another attempt, which no key protects, had begun"
+    return None
+
+
+def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, reply: Returned | Raised) -> None:
+    """Keep what a call said after its attempt was given up: evidence, which settles what is unsettled (rule 12)."""
+    now = runtime.store.now()
+    step = frame.definition
+    common: dict[str, Any] = {
+        "step_seq": frame.step_seq, "path": frame.path, "step_name": frame.name, "attempt": frame.attempt, "epoch": epoch,
+    }  # fmt: skip
+    if isinstance(reply, Returned):
+        outcome = classify_returned(
+            reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
+        )
+    else:
+        outcome = Outcome("unknown", type(reply.error).__name__, runtime.vault.mask(str(reply.error))[:500], None)
+    if outcome is not None or not isinstance(reply, Returned):
+        error = dump({"kind": "unknown", "code": outcome.code if outcome else "", "detail": outcome.detail if outcome else ""})
+        runtime.store.add(task_id, [draft(task_id, Kind.EVIDENCE_STORED, now, error=error, data={"what": "late_error"}, **common)])
+        return
+    output = store_output(runtime, step, reply.value)
+    data: dict[str, Any] = {"what": "late_result"}
+    if output.fault is not None:
+        data["fault"] = output.fault
+    rows = [draft(task_id, Kind.EVIDENCE_STORED, now, output_ref=output.ref, data=data, **common)]
+    contradiction = contradicts(runtime, task_id, frame)
+    if contradiction:
+        rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": contradiction}, **common))
+    for event in runtime.store.add(task_id, rows, blobs=output.blobs):
+        if event.kind == Kind.CASE_OPENED:
+            runtime.case_opened(f"{task_id}:{event.event_seq}")
+
+
+def spill_late_news(run: Run, frame: Frame, reply: Returned | Raised) -> None:
+    """Keep a late success that the store does not take: it may be the only proof of the effect (rule 6)."""
+    runtime, step = run.runtime, frame.definition
+    if isinstance(reply, Raised) or classify_returned(
+        reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
+    ):
+        return
+    try:
+        text = runtime.vault.mask(encode(reply.value, where=f"the output of {step.name}"))
+    except NotCanonical:
+        return
+    row = draft(
+        run.task_id, Kind.EVIDENCE_STORED, runtime.store.now(), step_seq=frame.step_seq, path=frame.path, step_name=step.name,
+        attempt=frame.attempt, epoch=run.log.epoch, data={"what": "late_result"},
+    )  # fmt: skip
+    spill_result(run, row, text)
+
+
+def contradicts(runtime: Runtime, task_id: str, frame: Frame) -> str | None:
+    """Why a late success of this attempt contradicts what is settled, or None."""
+    if frame.definition.effect == Effect.READ:
+        return None
+    record = fold_steps(runtime.store.rows(task_id)).get(frame.path)
+    if record is None or not record.settled:
+        return None
+    late = f"attempt {frame.attempt} of {frame.name} succeeded late"
+    if record.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED):
+        return f"{late}, after the step was settled as {record.status}"
+    if record.effect == Effect.NON_IDEM_WRITE and any(a.number > frame.attempt for a in record.attempts):
+        return f"{late}, and another attempt, which no key protects, had begun"
+    return None

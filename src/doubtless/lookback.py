@@ -1,0 +1,93 @@
+"""Look-back: asking the other system what happened, and writing down what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from . import canonical
+from .calls import Frame, Invoke, Raised, Reply, Request, Returned, Run
+from .canonical import encode
+from .effects import Policy, StepDefinition
+from .errors import DoubtlessError, Moved, NotCanonical
+from .events import CaseKind, Instant, Kind, draft, dump
+from .fold import StepRecord
+from .inputs import callback_params
+from .outcomes import Found, NoEffect, Pending, Several, Unclear, read_answer
+from .outputs import open_output_case, store_output
+from .protocol import counts
+from .recording import closing_rows, settled_rows, tell_cases
+
+
+def look_back(run: Run, definition: StepDefinition, policy: Policy, record: StepRecord) -> Generator[Request, Reply, None]:
+    """Ask the other system, and write down what it answered."""
+    runtime = run.runtime
+    assert definition.query is not None
+    started = runtime.store.now()
+    frame = Frame(run, "query", record.path, definition, record.step_seq, record.attempts[-1].number if record.attempts else 0)
+    frame.overran = lambda outcome: record_look(
+        run, definition, policy, record, Unclear(f"the query did not answer: {outcome.detail}"), started
+    )
+    try:
+        kwargs = definition.query_params(callback_params(runtime, definition, record))
+    except DoubtlessError as error:
+        reply: Reply = Raised(error)
+    else:
+        reply = yield Invoke(definition.query, kwargs, policy.timeout_us, frame)
+    if isinstance(reply, Raised) and not reply.entered:
+        raise reply.error  # nobody was asked
+    if isinstance(reply, Returned):
+        answer = read_answer(reply.value)
+    elif isinstance(reply, Raised):
+        answer = Unclear(runtime.vault.mask(f"the query raised {type(reply.error).__name__}: {reply.error}")[:500])
+    else:
+        answer = Unclear(f"the query did not answer within {policy.timeout_us / 1e6:g} s")
+    try:
+        record_look(run, definition, policy, record, answer, started)
+    except Moved:
+        pass  # something newer is in the log: fold, decide again
+    if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
+        run.park(f"the look-back of {record.name} at {record.path} was interrupted")
+        raise reply.error
+
+
+def record_look(run: Run, definition: StepDefinition, policy: Policy, record: StepRecord, answer: Any, started: Instant) -> None:
+    """Write a look-back's row; `found` settles the step in the same transaction."""
+    from .fold import Look  # the shape that `counts` takes
+
+    runtime, now = run.runtime, run.runtime.store.now()
+    kind = type(answer).__name__.lower() if not isinstance(answer, NoEffect) else "no_effect"
+    why = runtime.vault.mask(str(getattr(answer, "why", "") or getattr(answer, "note", "") or ""))
+    data: dict[str, Any] = {"answer": kind}
+    again = answer.look_again_us if isinstance(answer, Pending) else None
+    number = record.attempts[-1].number if record.attempts else 0
+    if kind == "absent" and record.handles:
+        why = why or "a handle is recorded: an absence is no proof"
+    if isinstance(answer, Several):
+        try:
+            data["items"] = canonical.decode(runtime.vault.mask(encode(list(answer.items))))[:20]
+            dump(data["items"])
+        except (NotCanonical, TypeError, ValueError):
+            data["items"] = [runtime.vault.mask(str(item))[:200] for item in list(answer.items)[:20]]
+    if why:
+        data["why"] = why
+    if again is not None:
+        data["look_again_us"] = again
+    if counts(policy, record, Look(0, kind, why, started, now, run.log.epoch, number, again)):
+        data["counts"] = True
+    common: dict[str, Any] = {
+        "step_seq": record.step_seq, "path": record.path, "step_name": record.name, "epoch": run.log.epoch, "attempt": number,
+    }  # fmt: skip
+    row = draft(
+        run.task_id, Kind.LOOKED_BACK, now, status=record.status, data=data, started_at=started.wall, finished_at=now.wall, **common
+    )
+    if not isinstance(answer, Found):
+        run.log.append(row)
+        return
+    output = store_output(runtime, definition, answer.output)
+    settled = settled_rows(run, record.effect, record.path, record.name, record.step_seq, number, output, started)
+    closing = closing_rows(run, record, now, "found by the look-back")
+    run.log.append(row, *settled, *closing, blobs=output.blobs)
+    if output.fault is not None:
+        tell_cases(run, record.path, CaseKind.OUTPUT)
+        raise open_output_case(run, record.path)

@@ -1,0 +1,136 @@
+"""Recording what came of a call: a result is never lost, an outcome never guessed (rule 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calls import Run
+from .effects import StepDefinition
+from .errors import Moved, StaleEpoch, StoreUnavailable
+from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
+from .fold import StepRecord
+from .inputs import Input
+from .keeping import keep_trying, spill_result, unstored
+from .latenews import late_result
+from .outcomes import Outcome
+from .outputs import Output, open_output_case, replayed, store_output
+from .store.base import Blob
+
+
+def record_result(
+    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, step_seq: int,
+    number: int, value: Any, started: Instant,
+) -> Any:  # fmt: skip
+    """The call returned: settle the step as done. A result is always appended again, never lost (rule 6)."""
+    output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
+    rows = settled_rows(run, definition.effect, path, definition.name, step_seq, number, output, started)
+    if output.unstored is not None:
+        raise spill_result(run, rows[0], output.unstored)
+    if definition.effect == Effect.READ and record is None and given is not None:
+        ref, blob = run.runtime.content.put(given.text)
+        rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
+        if blob is not None:
+            output = output._replace(blobs=(*output.blobs, blob))
+    if not append_result(run, path, rows, output, forget=given is not None):
+        return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled.pop(path))
+    if output.fault is not None:
+        raise open_output_case(run, path)
+    return output.value
+
+
+def settled_rows(
+    run: Run, effect: str, path: str, name: str, step_seq: int, number: int, output: Output, started: Instant
+) -> list[Event]:
+    """The row that settles a step as done; with a fault also the case that asks a person for the output."""
+    now = run.runtime.store.now()
+    common: dict[str, Any] = {"step_seq": step_seq, "path": path, "step_name": name, "epoch": run.log.epoch}
+    error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
+    read = effect == Effect.READ
+    rows = [
+        draft(
+            run.task_id, Kind.STEP_SETTLED, now, status=StepStatus.DONE, attempt=number, output_ref=output.ref, error=error,
+            effect_class=Effect.READ if read else None, started_at=started.wall if read else None, finished_at=now.wall, **common,
+        )  # fmt: skip
+    ]
+    if output.fault is not None:
+        data = {"kind": CaseKind.OUTPUT, "why": f"{name} is done, but its output is not usable: {output.fault}"}
+        rows.append(draft(run.task_id, Kind.CASE_OPENED, now, status=StepStatus.DONE, data=data, **common))
+    return rows
+
+
+def append_result(run: Run, path: str, rows: list[Event], output: Output, *, forget: bool) -> bool:
+    """Append what is known of an effect; only the death of this process can turn it into a doubt.
+
+    `forget`: task code gets the output now and does not ask for this place again in this pass. False: somebody has
+    settled the step while its call ran; the result is kept as evidence, and what stands is what the task goes on with.
+    """
+    forget = forget and output.fault is None
+    while True:
+        try:
+            keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=forget))
+        except Moved:
+            settled = run.log.settled.get(path)
+            if settled is None:
+                continue
+            late_result(run.runtime, run.task_id, rows[0], output.blobs)
+            return False
+        except StaleEpoch:
+            late_result(run.runtime, run.task_id, rows[0], output.blobs)
+            raise
+        except StoreUnavailable as error:
+            raise spill_result(run, rows[0], output.text, error) from error
+        break
+    if output.fault is not None:
+        tell_cases(run, path, CaseKind.OUTPUT)
+    return True
+
+
+def record_outcome(
+    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, step_seq: int,
+    number: int, outcome: Outcome, started: Instant, running: bool = False,
+) -> None:  # fmt: skip
+    """The call gave no output: write the attempt's outcome."""
+    runtime = run.runtime
+    now = runtime.store.now()
+    read = definition.effect == Effect.READ
+    error: dict[str, Any] = {"kind": outcome.kind, "code": outcome.code, "detail": runtime.vault.mask(outcome.detail)}
+    if outcome.retry_after_us is not None:
+        error["retry_after_us"] = outcome.retry_after_us
+    blobs: list[Blob] = []
+    first: dict[str, Any] = {}
+    if read and record is None and given is not None:
+        ref, blob = runtime.content.put(given.text)
+        first = {"input_hash": given.digest, "input_ref": ref, "effect_class": Effect.READ}
+        blobs = [] if blob is None else [blob]
+    row = draft(
+        run.task_id, Kind.ATTEMPT_ENDED, now, step_seq=step_seq, path=path, step_name=definition.name,
+        status=StepStatus.STARTED if read else StepStatus.UNCERTAIN, attempt=number, error=dump(error),
+        data={"running": True} if running else None, started_at=started.wall if read else None, finished_at=now.wall,
+        epoch=run.log.epoch, **first,
+    )  # fmt: skip
+    while True:
+        try:
+            keep_trying(run, lambda: run.log.append(row, blobs=blobs))
+            return
+        except Moved:
+            if path in run.log.settled:  # a person was faster
+                return
+
+
+def closing_rows(run: Run, record: StepRecord, now: Instant, why: str) -> list[Event]:
+    """What the machine settles first closes the step's open doubt in the same transaction."""
+    return [
+        draft(
+            run.task_id, Kind.CASE_SETTLED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
+            data={"case_id": case, "answer": "settled", "by": "doubtless", "why": why}, epoch=run.log.epoch,
+        )  # fmt: skip
+        for case, kind in record.cases.items()
+        if kind == CaseKind.DOUBT
+    ]
+
+
+def tell_cases(run: Run, path: str, kind: CaseKind) -> None:
+    """Call the hook for the newest open case of this kind at this path."""
+    found = [case for case, opened in run.log.cases.items() if opened.path == path and opened.kind == kind]
+    if found:
+        run.runtime.case_opened(found[-1])
