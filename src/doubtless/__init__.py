@@ -103,9 +103,7 @@ __all__ = [
     "record_handle",
 ]
 
-_OF_THE_INBOX = frozenset(
-    {"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"}
-)
+_OF_THE_INBOX = frozenset({"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"})
 
 
 def __getattr__(name: str) -> Any:

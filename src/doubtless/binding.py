@@ -125,7 +125,9 @@ class Binder:
             for param in given
             if param.default is not param.empty
         }
-        self._positions = tuple(param.name for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD))
+        self._positions = tuple(
+            param.name for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)
+        )
         self._frame = {name: self.defaults.get(name, _MISSING) for name in self.names}
         self._fresh = tuple(name for name, default in self.defaults.items() if not isinstance(default, _FIXED))
 
@@ -270,7 +272,8 @@ def function_name(fn: object) -> str | None:
 def variadic_faults(signature: inspect.Signature) -> list[str]:
     """``*args`` and ``**kwargs`` of what is stored by name, as half-sentences."""
     return [
-        f"takes {'*' if param.kind is param.VAR_POSITIONAL else '**'}{param.name}: declare each parameter by name, they are stored by it"
+        f"takes {'*' if param.kind is param.VAR_POSITIONAL else '**'}{param.name}: "
+        "declare each parameter by name, they are stored by it"
         for param in signature.parameters.values()
         if is_variadic(param)
     ]

@@ -283,7 +283,7 @@ def _in_handshake(exc: BaseException) -> bool:
     """True if the innermost error left ssl's `do_handshake`: until that returns no request can be written."""
     *_, innermost = _links(exc)
     last = None
-    for last in _frames(innermost):
+    for last in _frames(innermost):  # noqa: B007
         pass
     return isinstance(innermost, OSError) and last is not None and last[0] == "ssl" and last[1].f_code.co_name == "do_handshake"
 

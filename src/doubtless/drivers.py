@@ -79,7 +79,7 @@ def called(request: Invoke) -> Returned | Raised:
                 value.close()
             raise UsageError(f"{request.frame.name} returned an awaitable in a sync call", hint="declare it with async def")
         return Returned(value)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         return Raised(error)
 
 
@@ -210,7 +210,7 @@ async def awaited(request: Invoke) -> Returned | Raised:
     try:
         value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
         return Returned(await value if isinstance(value, Awaitable) else value)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         return Raised(error)
 
 

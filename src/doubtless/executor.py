@@ -177,8 +177,14 @@ def begin(
         new_key = idempotency_key(runtime.namespace, run.task_id, path, record.name, key_text, record.generation + 1)
     rows.append(
         draft(
-            run.task_id, Kind.ATTEMPT_STARTED, now, status=StepStatus.UNCERTAIN, attempt=action.attempt,
-            idempotency_key=new_key, started_at=now.wall, **common,
+            run.task_id,
+            Kind.ATTEMPT_STARTED,
+            now,
+            status=StepStatus.UNCERTAIN,
+            attempt=action.attempt,
+            idempotency_key=new_key,
+            started_at=now.wall,
+            **common,
         )  # fmt: skip
     )
     log.append(*rows, guard=record.name)
@@ -186,7 +192,14 @@ def begin(
 
 
 def intent(
-    run: Run, definition: StepDefinition, path: str, given: Input, step_seq: int, key: bytes, now: Instant, error: str | None = None
+    run: Run,
+    definition: StepDefinition,
+    path: str,
+    given: Input,
+    step_seq: int,
+    key: bytes,
+    now: Instant,
+    error: str | None = None,
 ) -> tuple[Event, Sequence[Blob]]:
     """The intent's row, and the contents that it names."""
     content = run.runtime.content
@@ -216,8 +229,16 @@ def begin_suspect(run: Run, definition: StepDefinition, path: str, given: Input,
         else:
             log.append(
                 draft(
-                    run.task_id, Kind.ATTEMPT_STARTED, now, step_seq=record.step_seq, path=path, step_name=record.name,
-                    status=StepStatus.UNCERTAIN, attempt=len(record.attempts) + 1, started_at=now.wall, epoch=log.epoch,
+                    run.task_id,
+                    Kind.ATTEMPT_STARTED,
+                    now,
+                    step_seq=record.step_seq,
+                    path=path,
+                    step_name=record.name,
+                    status=StepStatus.UNCERTAIN,
+                    attempt=len(record.attempts) + 1,
+                    started_at=now.wall,
+                    epoch=log.epoch,
                     error=error,
                 )  # fmt: skip
             )
@@ -259,8 +280,14 @@ def settle_reused(run: Run, record: StepRecord, action: Reuse) -> None:
         why = f"attempt {action.attempt} of {record.name} succeeded late, and another attempt had begun"
         rows.append(
             draft(
-                run.task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, step_seq=record.step_seq,
-                path=record.path, step_name=record.name, epoch=run.log.epoch,
+                run.task_id,
+                Kind.CASE_OPENED,
+                now,
+                data={"kind": CaseKind.CONTRADICTION, "why": why},
+                step_seq=record.step_seq,
+                path=record.path,
+                step_name=record.name,
+                epoch=run.log.epoch,
             )  # fmt: skip
         )
     try:

@@ -145,8 +145,8 @@ class StepRecord:
 
     __slots__ = (
         "absent", "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted",
-        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path", "policy_digest", "settle_from",
-        "status", "step_seq", "suspect",
+        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path",
+        "policy_digest", "settle_from", "status", "step_seq", "suspect",
     )  # fmt: skip
 
     def __init__(self, path: str, name: str, step_seq: int, epoch: int | None) -> None:

@@ -82,7 +82,9 @@ SPELLED: dict[type[Any], str] = {
 
 DOES: dict[type[Any], str] = {
     Happened: "the step is done with the output you give; the task goes on with it",
-    DidNotHappen: "recorded now; acts when nothing can land any more and after a fresh look: then retry sends it again, fail gives it up",
+    DidNotHappen: (
+        "recorded now; acts when nothing can land any more and after a fresh look: then retry sends it again, fail gives it up"
+    ),
     Abandon: "the step is settled as failed and may stand; the task sees StepFailed('abandoned')",
     Retry: "the task's code runs again; a step whose attempts are used up gets one more",
     Fail: "the task fails for good; effects that have to be undone are listed",
@@ -146,7 +148,16 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
     digest = canonical.content_hash(shown.encode()).hex()
     return Case(
-        row.case_id, row.task_id, row.kind, data.get("why", ""), row.path, opened.step_name, row.opened_at, evidence, answers, digest
+        row.case_id,
+        row.task_id,
+        row.kind,
+        data.get("why", ""),
+        row.path,
+        opened.step_name,
+        row.opened_at,
+        evidence,
+        answers,
+        digest,
     )
 
 
@@ -166,7 +177,13 @@ def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event])
         elif event.kind == Kind.EVIDENCE_STORED:
             late.append({**event.details, "attempt": event.attempt, "output": read_ref(runtime, event.output_ref)})
     attempts = [
-        {"attempt": a.number, "outcome": a.outcome or "in flight", "code": a.code, "detail": a.detail, "started_at": a.started.wall}
+        {
+            "attempt": a.number,
+            "outcome": a.outcome or "in flight",
+            "code": a.code,
+            "detail": a.detail,
+            "started_at": a.started.wall,
+        }
         for a in record.attempts
     ]
     return {
@@ -336,7 +353,13 @@ def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
     status = StepStatus.STARTED if record.effect == Effect.READ else StepStatus.UNCERTAIN
     return [
         draft(
-            case.task_id, Kind.RETRY_ALLOWED, now, path=path, step_name=record.name, step_seq=record.step_seq, status=status,
+            case.task_id,
+            Kind.RETRY_ALLOWED,
+            now,
+            path=path,
+            step_name=record.name,
+            step_seq=record.step_seq,
+            status=status,
             data={"why": "retry", "by": by, "case_id": case.id},
         )  # fmt: skip
     ]

@@ -41,7 +41,13 @@ def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob
         now, events = runtime.store.now(), runtime.store.rows(task_id)
         rows = [
             draft(
-                task_id, Kind.EVIDENCE_STORED, now, attempt=row.attempt, output_ref=row.output_ref, epoch=row.epoch, data=data,
+                task_id,
+                Kind.EVIDENCE_STORED,
+                now,
+                attempt=row.attempt,
+                output_ref=row.output_ref,
+                epoch=row.epoch,
+                data=data,
                 **common,
             )  # fmt: skip
         ]
@@ -85,7 +91,9 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
         outcome = Outcome("unknown", type(reply.error).__name__, runtime.vault.mask(str(reply.error))[:500], None)
     if outcome is not None or not isinstance(reply, Returned):
         error = dump({"kind": "unknown", "code": outcome.code if outcome else "", "detail": outcome.detail if outcome else ""})
-        runtime.store.add(task_id, [draft(task_id, Kind.EVIDENCE_STORED, now, error=error, data={"what": "late_error"}, **common)])
+        runtime.store.add(
+            task_id, [draft(task_id, Kind.EVIDENCE_STORED, now, error=error, data={"what": "late_error"}, **common)]
+        )
         return
     output = store_output(runtime, step, reply.value)
     data: dict[str, Any] = {"what": "late_result"}

@@ -227,4 +227,3 @@ class TaskLog:
 
 _WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED})
 _FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
-

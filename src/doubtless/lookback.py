@@ -79,7 +79,14 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
         "step_seq": record.step_seq, "path": record.path, "step_name": record.name, "epoch": run.log.epoch, "attempt": number,
     }  # fmt: skip
     row = draft(
-        run.task_id, Kind.LOOKED_BACK, now, status=record.status, data=data, started_at=started.wall, finished_at=now.wall, **common
+        run.task_id,
+        Kind.LOOKED_BACK,
+        now,
+        status=record.status,
+        data=data,
+        started_at=started.wall,
+        finished_at=now.wall,
+        **common,
     )
     if not isinstance(answer, Found):
         run.log.append(row)

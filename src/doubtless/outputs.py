@@ -64,4 +64,6 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
         except DoesNotFit:  # a person's answer, or the code's annotation, says otherwise than the log
             return tree
     error = json.loads(settled.error or "{}")
-    raise StepFailed(error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=settled.name, path=path)
+    raise StepFailed(
+        error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=settled.name, path=path
+    )

@@ -48,8 +48,17 @@ def settled_rows(
     read = effect == Effect.READ
     rows = [
         draft(
-            run.task_id, Kind.STEP_SETTLED, now, status=StepStatus.DONE, attempt=number, output_ref=output.ref, error=error,
-            effect_class=Effect.READ if read else None, started_at=started.wall if read else None, finished_at=now.wall, **common,
+            run.task_id,
+            Kind.STEP_SETTLED,
+            now,
+            status=StepStatus.DONE,
+            attempt=number,
+            output_ref=output.ref,
+            error=error,
+            effect_class=Effect.READ if read else None,
+            started_at=started.wall if read else None,
+            finished_at=now.wall,
+            **common,
         )  # fmt: skip
     ]
     if output.fault is not None:
@@ -121,8 +130,14 @@ def closing_rows(run: Run, record: StepRecord, now: Instant, why: str) -> list[E
     """What the machine settles first closes the step's open doubt in the same transaction."""
     return [
         draft(
-            run.task_id, Kind.CASE_SETTLED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
-            data={"case_id": case, "answer": "settled", "by": "doubtless", "why": why}, epoch=run.log.epoch,
+            run.task_id,
+            Kind.CASE_SETTLED,
+            now,
+            step_seq=record.step_seq,
+            path=record.path,
+            step_name=record.name,
+            data={"case_id": case, "answer": "settled", "by": "doubtless", "why": why},
+            epoch=run.log.epoch,
         )  # fmt: skip
         for case, kind in record.cases.items()
         if kind == CaseKind.DOUBT

@@ -219,7 +219,10 @@ class Runs:
             )
         if head.status == TaskStatus.NEEDS_HUMAN or (cases and head.status != TaskStatus.WAITING):
             return NeedsHuman(
-                f"task {task_id} needs a person: {why}", cases=cases, hint=f"doubtless inbox {' '.join(cases[:1])}".strip(), task=task_id
+                f"task {task_id} needs a person: {why}",
+                cases=cases,
+                hint=f"doubtless inbox {' '.join(cases[:1])}".strip(),
+                task=task_id,
             )
         until = None if head.wake_at is None else Instant(head.wake_at, 0)
         return TaskWaiting(
@@ -237,7 +240,7 @@ async def supervised(run: TaskRun) -> Ending:
     def work() -> None:
         try:
             ending = run.supervise()
-        except BaseException as error:  # a thread's exception would reach nobody
+        except BaseException as error:  # a thread's exception would reach nobody  # noqa: BLE001
             ending = Ending(error=error)
         try:
             loop.call_soon_threadsafe(_set, future, ending)
@@ -247,7 +250,7 @@ async def supervised(run: TaskRun) -> Ending:
     threading.Thread(target=contextvars.copy_context().run, args=(work,), name=f"doubtless:{run.task_id}", daemon=True).start()
     try:
         return await asyncio.shield(future)
-    except BaseException as error:  # rule 7
+    except BaseException as error:  # rule 7  # noqa: BLE001
         run.interrupt(error)
         if not run.last.abandoned and not isinstance(error, GeneratorExit):
             try:

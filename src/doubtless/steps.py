@@ -25,7 +25,6 @@ class Step(Generic[P, R]):
     Raises: StepFailed when it failed for good; OutsideTask, UsageError before anything is written.
     """
 
-
     def __init__(self, definition: StepDefinition, fn: Callable[P, R]) -> None:
         self.definition = definition
         self.fn = fn
@@ -60,7 +59,6 @@ class Step(Generic[P, R]):
 
 class Task(Generic[P, R]):
     """A declared task: one durable execution of its function per id. Give it to `app.run` or `app.start`."""
-
 
     def __init__(self, code: TaskCode, fn: Callable[P, R]) -> None:
         self.code = code

@@ -51,7 +51,9 @@ GOODBYE = 2.0
 class TaskRun:
     """One claim of a task: makes passes over its code until it ends or parks, then writes that down."""
 
-    def __init__(self, runtime: Runtime, log: TaskLog, code: TaskCode, params: Mapping[str, Any], *, wait_limit: int | None) -> None:
+    def __init__(
+        self, runtime: Runtime, log: TaskLog, code: TaskCode, params: Mapping[str, Any], *, wait_limit: int | None
+    ) -> None:
         self.runtime = runtime
         self.log = log
         self.task_id = log.task_id
@@ -91,7 +93,7 @@ class TaskRun:
             if self.log.held:
                 return Ending()
             return Ending(self.code.fn(**self.arguments()))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             return Ending(error=error)
         finally:
             current.reset(token)
@@ -109,7 +111,7 @@ class TaskRun:
                 await adrive(this, run_step(this, definition, path, None, name=name))
             if not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             ending = Ending(error=error)
         try:
             current.reset(token)
@@ -127,7 +129,7 @@ class TaskRun:
                     branch.cancel()
             try:
                 await asyncio.wait(set(this.branches))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001
                 ending = Ending(error=error)
         this.over = True
         return ending if this.interrupted is None else Ending(error=this.interrupted)
@@ -155,7 +157,7 @@ class TaskRun:
                 else:
                     return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
                 self.log.load()
-        except BaseException as caught:  # Ctrl-C, a signal's exception: rule 7; or the store failed
+        except BaseException as caught:  # Ctrl-C, a signal's exception: rule 7; or the store failed  # noqa: BLE001
             error = what_interrupted(caught)
             if isinstance(error, DoubtlessError):
                 self.trouble = error
@@ -172,7 +174,7 @@ class TaskRun:
                 asyncio.run(self._arunner(this))
             else:
                 this.ending = self.work(this)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             this.ending = this.ending or Ending(error=error)
         finally:
             this.done.set()
@@ -300,7 +302,13 @@ class TaskRun:
         ref, blob = self.runtime.content.put(text)
         now = self.runtime.store.now()
         ended = draft(
-            self.task_id, Kind.TASK_ENDED, now, step_name=self.code.name, status=TaskStatus.DONE, output_ref=ref, epoch=self.log.epoch
+            self.task_id,
+            Kind.TASK_ENDED,
+            now,
+            step_name=self.code.name,
+            status=TaskStatus.DONE,
+            output_ref=ref,
+            epoch=self.log.epoch,
         )
         self.append(ended, blobs=() if blob is None else (blob,))
 
@@ -316,14 +324,22 @@ class TaskRun:
     def end_failed(self, failure: dict[str, Any], stands: list[dict[str, Any]]) -> None:
         """Write the failed end, with what stands."""
         now = self.runtime.store.now()
-        why = f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
+        why = (
+            f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
+        )
         data: dict[str, Any] = {"why": why[:300]}
         if stands:
             data["stands"] = stands
         self.append(
             draft(
-                self.task_id, Kind.TASK_ENDED, now, step_name=self.code.name, status=TaskStatus.FAILED, error=dump(failure),
-                data=data, epoch=self.log.epoch,
+                self.task_id,
+                Kind.TASK_ENDED,
+                now,
+                step_name=self.code.name,
+                status=TaskStatus.FAILED,
+                error=dump(failure),
+                data=data,
+                epoch=self.log.epoch,
             )  # fmt: skip
         )
 
@@ -339,7 +355,9 @@ class TaskRun:
         else:
             answer = self.log.fail_answer
             data = answer.details if answer is not None else {}
-            self.fail({"kind": "failed", "code": "failed_by_person", "detail": data.get("why", ""), "by": data.get("by", "")}, this)
+            self.fail(
+                {"kind": "failed", "code": "failed_by_person", "detail": data.get("why", ""), "by": data.get("by", "")}, this
+            )
 
     def code_error(self, error: BaseException) -> dict[str, Any]:
         """What a person needs to see of an exception that is no outcome of a step."""
@@ -388,17 +406,20 @@ class TaskRun:
                 now = self.runtime.store.now()
                 closing = [
                     draft(
-                        self.task_id, Kind.CASE_SETTLED, now, epoch=self.log.epoch,
+                        self.task_id,
+                        Kind.CASE_SETTLED,
+                        now,
+                        epoch=self.log.epoch,
                         data={"case_id": case, "answer": "settled", "by": "doubtless", "why": "the task went on"},
                     )  # fmt: skip
                     for case, opened in self.log.cases.items()
-                    if went_on and opened.path is None and opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED)
+                    if went_on
+                    and opened.path is None
+                    and opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED)
                     and opened.kind != keep
                 ]
                 try:
-                    keep_trying(
-                        self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=bool(self.zombies))
-                    )
+                    keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=bool(self.zombies)))  # noqa: B023
                     break
                 except Moved:
                     continue

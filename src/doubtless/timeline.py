@@ -83,7 +83,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         if row.path is not None:
             by_path.setdefault(row.path, []).append(row)
         elif row.kind == Kind.TASK_CLAIMED:
-            for path, record in records.items():
+            for path, record in records.items():  # noqa: B007
                 if path in by_path and not record_settled_before(by_path[path]):
                     by_path[path].append(row)
     accepted, last = rows[0], rows[-1]
@@ -122,7 +122,8 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
     called = [a for a in record.attempts if a.code != "suspect"]
     settled = next((r for r in reversed(rows) if r.kind == Kind.STEP_SETTLED), None)
     attempts = tuple(
-        AttemptView(a.number, a.outcome, a.code, a.detail, a.started.wall, a.ended.wall if a.ended else None) for a in record.attempts
+        AttemptView(a.number, a.outcome, a.code, a.detail, a.started.wall, a.ended.wall if a.ended else None)
+        for a in record.attempts
     )
     calls = len(called)
     if record.effect == Effect.READ and settled is not None and record.status == StepStatus.DONE:
@@ -162,7 +163,11 @@ def story(rows: Sequence[Event]) -> list[Moment]:
 
 def said(code: Any, detail: Any) -> str:
     """An outcome's code and detail on one line; an exception's own text often begins with its type's name already."""
-    return str(detail) if code and str(detail or "").startswith(f"{code}: ") else ": ".join(str(part) for part in (code, detail) if part)
+    return (
+        str(detail)
+        if code and str(detail or "").startswith(f"{code}: ")
+        else ": ".join(str(part) for part in (code, detail) if part)
+    )
 
 
 def _tell(row: Event) -> str:
@@ -171,7 +176,11 @@ def _tell(row: Event) -> str:
     detail = said(error.get("code"), error.get("detail"))
     match row.kind:
         case Kind.STEP_INTENDED:
-            return f"intent recorded; counts as sent, outcome unknown ({detail})" if error else "intent recorded, then called (attempt 1)"
+            return (
+                f"intent recorded; counts as sent, outcome unknown ({detail})"
+                if error
+                else "intent recorded, then called (attempt 1)"
+            )
         case Kind.ATTEMPT_STARTED:
             return f"attempt {row.attempt} recorded, then called" + (" under a new key" if row.idempotency_key else "")
         case Kind.ATTEMPT_ENDED:
@@ -199,4 +208,3 @@ def _tell(row: Event) -> str:
             return "its owner had died: what was in flight is in doubt" if data.get("was") else ""
         case _:
             return ""
-

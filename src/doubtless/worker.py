@@ -101,7 +101,7 @@ class Worker:
                 self.app.resume(task_id, wait=False)
             except DoubtlessError:
                 pass  # parked, failed or busy: the log says so
-            except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's
+            except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
                 self._note(error)
             finally:
                 with self._lock:
