@@ -31,6 +31,8 @@ def record_result(
         rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
         if blob is not None:
             output = output._replace(blobs=(*output.blobs, blob))
+    if record is not None and record.doubt_case is not None:
+        rows += closing_rows(run, record, run.runtime.store.now(), f"attempt {number} succeeded")
     if not append_result(run, path, rows, output, forget=given is not None):
         return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled.pop(path))
     if output.fault is not None:

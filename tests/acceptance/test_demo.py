@@ -1,4 +1,4 @@
-"""`doubtless demo`: the accident, and the same work with Doubtless, counted at the server; in under a minute, with no questions."""
+"""`doubtless demo`: the accident, and the same work with Doubtless, counted at the server: under a minute, no questions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_the_demo_counts_what_it_promises_in_under_a_minute_from_any_folder(tmp_
 def test_the_demo_keeps_its_files_where_it_is_told_to(tmp_path: Path) -> None:
     ended = run([sys.executable, "-m", "doubtless.cli", "demo", "--keep", "kept"], tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert {"statement.csv", "orders.csv", "b-recon.db", "c-recon.db", "a-office.db"} <= {f.name for f in (tmp_path / "kept").iterdir()}
+    kept = {file.name for file in (tmp_path / "kept").iterdir()}
+    assert {"statement.csv", "orders.csv", "b-recon.db", "c-recon.db", "a-office.db"} <= kept
 
 
 def test_one_count_that_is_off_is_named_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +95,7 @@ def test_a_demo_whose_count_is_off_exits_with_a_failure(tmp_path: Path) -> None:
         "sys.exit(demo.main([]))\n"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 1, ended.stderr
     assert "OFF, expected 1" in ended.stdout

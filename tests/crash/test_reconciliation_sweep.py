@@ -532,13 +532,15 @@ def test_a_write_whose_absence_was_proven_is_in_the_inbox_when_its_owner_died_be
         place = tmp_path / "killed"
         place.mkdir()
         assert subject.run(place, {KILL_AT: str(points.index("submit_approval:call") + 1)}) == -signal.SIGKILL
-        for k in range(1, 60):  # the resume, killed wherever it is just after the second look
-            again = tmp_path / f"again-{k}"
-            shutil.copytree(place, again)
-            assert subject.run(again, {KILL_AT: str(k)}) == -signal.SIGKILL
-            subject.check(again)
-            if proven(again, subject):
-                break
+        resumed, again = tmp_path / "resumed", tmp_path / "again"
+        for copy in (resumed, again):
+            shutil.copytree(place, copy)
+        record = tmp_path / "record"
+        assert subject.run(resumed, {RECORD: str(record)}) == 0
+        sent = record.read_text().split().index("submit_approval:call")
+        assert subject.run(again, {KILL_AT: str(sent - 1)}) == -signal.SIGKILL  # before the row of its next attempt
+        assert proven(again, subject)
+        subject.check(again)
         subject.finish(again)
         assert subject.state(again) == undisturbed
     finally:

@@ -695,3 +695,22 @@ def test_the_world_counts_the_effects_of_many_threads() -> None:
     for thread in threads:
         thread.join(10)
     assert len({sheet["id"] for sheet in world.all()}) == 400
+
+
+def test_an_ordinary_result_closes_the_open_doubt_of_its_step(tmp_path: Path) -> None:
+    app = Doubtless("sqlite:///unused.db")
+
+    @app.step(effect="idem_write", backoff="PT1H", settle_within="PT30M")
+    def close(run_id: str, idempotency_key: str = injected()) -> dict[str, str]:
+        return {"closed": run_id}
+
+    @app.task
+    def end(run_id: str) -> dict[str, str]:
+        return close(run_id=run_id)
+
+    with harness(app, tmp_path) as h:
+        h.lose_reply(close)
+        assert h.run(end, "r-1", run_id="r") == {"closed": "r"}  # a case opened after 30 minutes, the resend came after an hour
+        assert h.inbox().cases == []
+        assert app.verify() == []
+        assert any("closed by doubtless" in moment.what for moment in app.show("r-1").steps[0].story)
