@@ -25,6 +25,8 @@ class Clock(Protocol):
         """The same without blocking the event loop."""
 
 
+_wall, _since, _BOOT = time.time_ns, time.clock_gettime_ns, time.CLOCK_BOOTTIME
+
 LOOK = 1.0
 """Seconds after which a run that waits looks whether the log has moved: a person may have answered."""
 
@@ -39,7 +41,7 @@ class SystemClock:
         self._mark = boot_mark(boot_id, 0)
 
     def now(self) -> Instant:
-        return Instant(time.time_ns() // 1000, self._mark | time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
+        return Instant(_wall() // 1000, self._mark | _since(_BOOT) // 1000)
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -30,7 +30,6 @@ def drive(run: Run, loop: StepLoop) -> Any:
     """The sync driver: calls run in this thread; a supervisor may take an overrun call away from it."""
     reply: Reply = None
     try:
-        run.check()
         while True:
             request = loop.send(reply)
             if isinstance(request, Wait):

@@ -46,7 +46,8 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
             if given is not None and (record is None or not record.settled):
                 begin_suspect(run, definition, path, given, record)
                 continue
-        action = decide(policy, record, runtime.store.now())
+        now = runtime.store.now()
+        action = decide(policy, record, now)
         if given is None and (record is None or not (record.in_doubt or record.evidence)):
             return None
         if definition is None and record is not None and isinstance(action, Call | LookBack):
@@ -54,11 +55,11 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
             continue
         match action:
             case Call():
-                if record is None and not policy.independent and run.blocked_by_doubt(path):  # rule 8
-                    yield Wait(runtime.store.now().wall + 50_000, "another step is in doubt")
+                if record is None and log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8
+                    yield Wait(now.wall + 50_000, "another step is in doubt")
                     continue
                 assert definition is not None
-                done = yield from attempt(run, definition, policy, path, given, record, action)
+                done = yield from attempt(run, definition, policy, path, given, record, action, now)
                 if done is not None:
                     return done[0]
             case LookBack():
@@ -92,15 +93,15 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
 
 
 def attempt(
-    run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None, action: Call
-) -> Generator[Request, Reply, tuple[Any] | None]:
+    run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
+    action: Call, started: Instant,
+) -> Generator[Request, Reply, tuple[Any] | None]:  # fmt: skip
     """Make the attempt durable (I1), call, record its outcome. The output in a tuple, or None: decide again."""
     log, runtime = run.log, run.runtime
     read = policy.effect == Effect.READ
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
     kwargs = call_params(runtime, definition, stored_input(runtime, given, record))
     step_seq = record.step_seq if record is not None else 0
-    started = runtime.store.now()
     if read:
         if record is None:
             step_seq = log.next_step_seq()

@@ -15,11 +15,12 @@ from .outputs import Output
 
 def keep_trying(run: Run, record: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
     """Record something of an effect that has happened, again and again while the store refuses it (rule 6)."""
-    begun = run.runtime.monotonic()
+    begun: float | None = None
     while True:
         try:
             return record()
         except StoreUnavailable:
+            begun = run.runtime.monotonic() if begun is None else begun
             if run.runtime.monotonic() - begun < run.runtime.patience and not run.stop.is_set():
                 run.runtime.pause(0.2, run.stop)
             elif otherwise is None:

@@ -200,12 +200,14 @@ class TaskLog:
         last = sealed[-1]
         self.seq, self.hash = last.event_seq, row_hash(last)
         for row in sealed:
-            if forget and row.path is not None and row.kind == Kind.STEP_SETTLED:
-                self.open.pop(row.path, None)
+            path, kind = row.path, row.kind
+            if forget and path is not None and kind == Kind.STEP_SETTLED:
+                self.open.pop(path, None)
                 continue
-            self._keep_case(row)
-            if row.path is not None:
-                self._keep_step(row, row.path)
+            if kind in _WHOLE:
+                self._keep_case(row)
+            if path is not None:
+                self._keep_step(row, path)
             elif row.kind == Kind.TASK_CLAIMED:
                 for rows in self.open.values():
                     rows.append(row)
