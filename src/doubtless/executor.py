@@ -116,7 +116,7 @@ def attempt(
             kwargs["idempotency_key"] = key.hex()
     frame = Frame(run, "call", path, definition, step_seq, action.attempt)
     frame.overran = lambda outcome: record_outcome(
-        run, definition, path, given, record, step_seq, action.attempt, outcome, started, running=True
+        run, definition, path, given, record, step_seq, action.attempt, outcome, started, running=frame
     )
     fn = definition.fn
     if definition.binder.positional_only:
@@ -136,7 +136,7 @@ def attempt(
         outcome = classify_raised(reply.error, **_circumstances(definition, run, path))
     else:
         outcome = timed_out(policy.timeout_us)
-    running = isinstance(reply, Overran | Raised) and reply.running
+    running = frame if isinstance(reply, Overran | Raised) and reply.running else None
     record_outcome(run, definition, path, given, record, step_seq, action.attempt, outcome, started, running)
     if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
         run.park(f"{definition.name} at {path} was interrupted: {type(reply.error).__name__}")

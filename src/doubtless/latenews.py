@@ -96,16 +96,9 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
         )
         return
     output = store_output(runtime, step, reply.value)
-    data: dict[str, Any] = {"what": "late_result"}
-    if output.fault is not None:
-        data["fault"] = output.fault
-    rows = [draft(task_id, Kind.EVIDENCE_STORED, now, output_ref=output.ref, data=data, **common)]
-    contradiction = contradicts(runtime, task_id, frame)
-    if contradiction:
-        rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": contradiction}, **common))
-    for event in runtime.store.add(task_id, rows, blobs=output.blobs):
-        if event.kind == Kind.CASE_OPENED:
-            runtime.case_opened(f"{task_id}:{event.event_seq}")
+    fault = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
+    row = draft(task_id, Kind.EVIDENCE_STORED, now, output_ref=output.ref, error=fault, **common)
+    late_result(runtime, task_id, row, output.blobs)
 
 
 def spill_late_news(run: Run, frame: Frame, reply: Returned | Raised) -> None:
@@ -124,18 +117,3 @@ def spill_late_news(run: Run, frame: Frame, reply: Returned | Raised) -> None:
         attempt=frame.attempt, epoch=run.log.epoch, data={"what": "late_result"},
     )  # fmt: skip
     spill_result(run, row, text)
-
-
-def contradicts(runtime: Runtime, task_id: str, frame: Frame) -> str | None:
-    """Why a late success of this attempt contradicts what is settled, or None."""
-    if frame.definition.effect == Effect.READ:
-        return None
-    record = fold_steps(runtime.store.rows(task_id)).get(frame.path)
-    if record is None or not record.settled:
-        return None
-    late = f"attempt {frame.attempt} of {frame.name} succeeded late"
-    if record.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED):
-        return f"{late}, after the step was settled as {record.status}"
-    if record.effect == Effect.NON_IDEM_WRITE and any(a.number > frame.attempt for a in record.attempts):
-        return f"{late}, and another attempt, which no key protects, had begun"
-    return None

@@ -69,6 +69,7 @@ class Pass:
         self.branches: set[asyncio.Task[Any]] = set()
         self.interrupted: BaseException | None = None
         self.over = False
+        self.hurried = False
         self.driving: set[str] = set()
         self.suspect = run.suspect
         self.done = threading.Event()
@@ -93,7 +94,30 @@ class Pass:
 
     def may_wait(self, until: int) -> bool:
         limit = self.owner.wait_limit
-        return limit is None or until <= limit
+        return not self.hurried and (limit is None or until <= limit)
+
+    def set_aside(self, parks: list[Park]) -> bool:
+        """Take back the parking of one doubt, so that the others are settled as far as they can be without waiting.
+
+        None of them may be left without a case or a time to look again (I6).
+        """
+        with self.lock:
+            parked = self.parked
+            stopped = self.abandoned or self.stop.is_set() or self.owner.trouble is not None or self.interrupted is not None
+            if parked is None or parked.diverged is not None or stopped:
+                return False
+            parks.append(parked)
+            self.parked, self.hurried = None, True
+            return True
+
+    def park_for(self, parks: list[Park]) -> Parking:
+        """Park for all that was set aside: for a person, if one is needed, and with the earliest time to look again."""
+        first = next((park for park in parks if park.human), parks[0])
+        until = min((park.until for park in parks if park.until is not None), default=None)
+        with self.lock:
+            if self.parked is None:
+                self.parked = first._replace(until=until)
+        return Parking(first.why)
 
     def blocked_by_doubt(self, path: str) -> bool:
         doubtful = [r.path for r in self.log.open_records() if r.path != path and r.in_doubt] if self.log.open else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .calls import Run
+from .calls import Frame, Run
 from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StoreUnavailable
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
@@ -98,9 +98,9 @@ def append_result(run: Run, path: str, rows: list[Event], output: Output, *, for
 
 def record_outcome(
     run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, step_seq: int,
-    number: int, outcome: Outcome, started: Instant, running: bool = False,
+    number: int, outcome: Outcome, started: Instant, running: Frame | None = None,
 ) -> None:  # fmt: skip
-    """The call gave no output: write the attempt's outcome."""
+    """The call gave no output: write the attempt's outcome. `running`: the call that goes on in a thread left behind."""
     runtime = run.runtime
     now = runtime.store.now()
     read = definition.effect == Effect.READ
@@ -116,12 +116,14 @@ def record_outcome(
     row = draft(
         run.task_id, Kind.ATTEMPT_ENDED, now, step_seq=step_seq, path=path, step_name=definition.name,
         status=StepStatus.STARTED if read else StepStatus.UNCERTAIN, attempt=number, error=dump(error),
-        data={"running": True} if running else None, started_at=started.wall if read else None, finished_at=now.wall,
-        epoch=run.log.epoch, **first,
+        started_at=started.wall if read else None, finished_at=now.wall, epoch=run.log.epoch, **first,
     )  # fmt: skip
     while True:
+        # Its late news says when it has ended, and must not stand before a row that says that it still runs.
+        still = running is not None and not running.done
+        row = row._replace(data=dump({"running": True}) if still else None)
         try:
-            keep_trying(run, lambda: run.log.append(row, blobs=blobs))
+            keep_trying(run, lambda: run.log.append(row, blobs=blobs))  # noqa: B023
             return
         except Moved:
             if path in run.log.settled:  # a person was faster

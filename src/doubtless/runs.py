@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from . import canonical
@@ -43,11 +43,12 @@ class Runs:
         for worker in self.workers:
             worker.wake()
 
-    def drain(self) -> None:
-        """Let every run park at its next step."""
+    def drain(self, only: Collection[str] | None = None) -> None:
+        """Let every run, or the runs of these tasks, park at its next step."""
         with self._lock:
             for run in self._active:
-                run.drain()
+                if only is None or run.task_id in only:
+                    run.drain()
 
     # ------------------------------------------------------------ one run
 
@@ -170,7 +171,7 @@ class Runs:
     def outcome(self, run: TaskRun, ending: Ending) -> Any:
         """What the caller of `run` gets or is told."""
         error = ending.error
-        if error is not None and not isinstance(error, Exception | Parking):
+        if error is not None and raised_on(error):
             raise error  # Ctrl-C, cancellation: recorded, then raised on unchanged
         if run.trouble is not None:
             raise run.trouble
@@ -228,6 +229,13 @@ class Runs:
         return TaskWaiting(
             f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume {task_id}", task=task_id, cases=cases
         )
+
+
+def raised_on(error: BaseException) -> bool:
+    """Whether the caller gets this itself: a signal, a cancellation. What only unwound task code is said by the log."""
+    if isinstance(error, BaseExceptionGroup):  # of an `asyncio.TaskGroup`
+        return any(raised_on(one) for one in error.exceptions)
+    return not isinstance(error, Exception | Parking)
 
 
 async def supervised(run: TaskRun) -> Ending:

@@ -88,8 +88,15 @@ class TaskRun:
         this.thread = threading.get_ident()
         token = current.set(this)
         try:
+            parks: list[Park] = []
             for definition, path, name in self.doubts(this):
-                drive(this, run_step(this, definition, path, None, name=name))
+                try:
+                    drive(this, run_step(this, definition, path, None, name=name))
+                except Parking:
+                    if not this.set_aside(parks):
+                        raise
+            if parks:
+                raise this.park_for(parks)
             if self.log.held:
                 return Ending()
             return Ending(self.code.fn(**self.arguments()))
@@ -107,8 +114,7 @@ class TaskRun:
         token = current.set(this)
         ending = Ending()
         try:
-            for definition, path, name in self.doubts(this):
-                await adrive(this, run_step(this, definition, path, None, name=name))
+            await self.settle_doubts(this)
             if not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
@@ -117,7 +123,26 @@ class TaskRun:
             current.reset(token)
         except ValueError:
             pass  # its event loop is gone, and with it its context
-        return await self.branches_ended(this, ending)
+        ending = await self.branches_ended(this, ending)
+        if isinstance(ending.error, Parking | None) and len(self.doubts(this)) > 1 and this.set_aside([]):
+            try:  # the branch that parked first has kept the others from their cases
+                await self.settle_doubts(this)
+            except BaseException as error:  # noqa: BLE001
+                ending = Ending(error=error)
+        this.over = True
+        return ending
+
+    async def settle_doubts(self, this: Pass) -> None:
+        """Settle what is in doubt, each as far as it can be; park if that leaves something."""
+        parks: list[Park] = []
+        for definition, path, name in self.doubts(this):
+            try:
+                await adrive(this, run_step(this, definition, path, None, name=name))
+            except Parking:
+                if not this.set_aside(parks):
+                    raise
+        if parks:
+            raise this.park_for(parks)
 
     async def branches_ended(self, this: Pass, ending: Ending) -> Ending:
         """Let the steps that other branches have in flight be finished and recorded; when cancelled, cancel them too."""
@@ -131,7 +156,6 @@ class TaskRun:
                 await asyncio.wait(set(this.branches))
             except BaseException as error:  # noqa: BLE001
                 ending = Ending(error=error)
-        this.over = True
         return ending if this.interrupted is None else Ending(error=this.interrupted)
 
     # ------------------------------------------------------------ the supervisor

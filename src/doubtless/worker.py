@@ -54,15 +54,29 @@ class Worker:
         self._wake.set()
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Claim nothing more and wait for what runs; True when all of it has ended or parked."""
+        """Claim nothing more and wait for what runs; True when all of it has ended or parked.
+
+        Meaning: only the runs of this worker are drained; whoever called `app.run` in another thread goes on.
+        Units: `timeout` in seconds for all of them together; None: however long it takes.
+        """
         self._stop.set()
         self._wake.set()
-        self.app.drain()
         if self._loop is not None:
             self._loop.join(timeout)
+        self._drain()
+        left = float("inf") if timeout is None else timeout
         for thread in list(self._threads):
-            thread.join(timeout)
-        return not any(thread.is_alive() for thread in self._threads)
+            while thread.is_alive() and left > 0:
+                self._drain()  # again and again: a run may have been claimed only now
+                begun = self.app.clock.monotonic()
+                thread.join(min(POLL, left))
+                left -= self.app.clock.monotonic() - begun
+        return not any(thread.is_alive() for thread in list(self._threads))
+
+    def _drain(self) -> None:
+        with self._lock:
+            busy = set(self._busy)
+        self.app._runs.drain(busy)
 
     def __enter__(self) -> Self:
         return self.start()

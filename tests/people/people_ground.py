@@ -130,13 +130,15 @@ class Child:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         script = str(Path(__file__).with_name("people_child.py"))
         self.process = subprocess.Popen(
-            [sys.executable, script, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        )
+            [sys.executable, script, *args],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        )  # fmt: skip
 
     def hear(self) -> str:
         assert self.process.stdout is not None
+        assert self.process.stderr is not None
         line = self.process.stdout.readline()
-        assert line, "the child ended without a word"
+        assert line, f"the child ended without a word: {self.process.stderr.read()}"
         return line.strip()
 
     def say(self, line: str = "go") -> None:
@@ -152,7 +154,7 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, contradict, land_and_lose_the_reply, late_error, vanish
 
-from doubtless import NeedsHuman, StepFailed, TaskFailed
+from doubtless import Doubtless, NeedsHuman, StepFailed, TaskFailed
 from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged, UnknownCase
 from doubtless.inbox import Abandon, Answer, Case, DidNotHappen, Happened, Noted, Retry
 from doubtless.outcomes import Absent, Several, Unclear
@@ -176,6 +177,37 @@ def test_answers_given_in_the_other_order_reach_the_case_that_they_name(make_des
     answer(desk.app, first, Happened({"id": "first"}))
     assert desk.run("order-1") == "first"
     assert desk.calls == 2
+
+
+def test_of_two_branches_of_one_task_that_are_both_in_doubt_the_second_may_be_answered_first(app: Doubtless) -> None:
+    """C75: parallel questions of one task; each answer reaches the branch that it names, in whatever order they come."""
+    calls: list[str] = []
+
+    @app.step(effect="non_idem_write")
+    async def ask(name: str) -> dict[str, Any]:
+        calls.append(name)
+        while len(calls) < 2:  # both are on their way before either is lost
+            await asyncio.sleep(0)
+        raise TimeoutError("lost")
+
+    @app.task
+    async def both() -> list[Any]:
+        return [said["n"] for said in await asyncio.gather(ask(name="a"), ask(name="b"))]
+
+    def run() -> Any:
+        return asyncio.run(app.arun(both, "t1"))
+
+    with pytest.raises(NeedsHuman) as stopped:
+        run()
+    cases = {case.evidence["params"]["name"]: case for case in map(app.case, stopped.value.cases)}
+    first, second = cases["a"], cases["b"]
+    answer(app, second, Happened({"n": "second"}))
+    with pytest.raises(NeedsHuman) as stopped:
+        run()
+    assert stopped.value.cases == (first.id,)
+    answer(app, first, Happened({"n": "first"}))
+    assert run() == ["first", "second"]
+    assert sorted(calls) == ["a", "b"]
 
 
 def test_answers_to_different_questions_about_one_step_reach_the_one_that_they_name(make_desk: MakeDesk) -> None:

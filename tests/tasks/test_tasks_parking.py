@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from doubtless import (
 )
 from doubtless.errors import Parking
 from doubtless.events import Kind
-from doubtless.testing import FakeClock
+from doubtless.testing import FakeClock, Killed, harness
 
 
 @pytest.fixture
@@ -187,6 +188,91 @@ def test_a_write_in_doubt_stops_its_task_no_new_intent_is_written(app: Doubtless
     assert world.n("slow") == 1
     parked = kinds(app, "t").index(Kind.TASK_PARKED)
     assert all(row.kind != Kind.STEP_SETTLED for row in rows(app, "t")[parked:])
+
+
+@pytest.mark.parametrize("first", ["fails first", "fails second"])
+def test_every_doubt_of_a_task_that_parks_has_its_case_or_its_time_to_look_again(
+    app: Doubtless, world: World, clock: FakeClock, first: str
+) -> None:
+    """I6: none is left without either because another one parked the task before."""
+    order: list[str] = []
+
+    @app.step(effect="non_idem_write", query=lambda n: Pending("PT30M") if n == 3 else None)
+    async def doubtful(n: int) -> int:
+        mine = str(n)
+        while (order or ["1" if first == "fails first" else "2"])[-1] != mine and len(order) < 2:
+            await asyncio.sleep(0)
+        order.append("2" if mine == "1" else "1")
+        raise TimeoutError
+
+    @app.task
+    async def task() -> Any:
+        return await asyncio.gather(*(doubtful(n) for n in (1, 2, 3)))
+
+    with pytest.raises(NeedsHuman) as caught:
+        app.run(task, "t", wait=False)
+    assert {case.path for case in app.inbox().cases} == {"1", "2"}
+    assert set(caught.value.cases) == {case.id for case in app.inbox().cases}
+    head = app.tasks()[0]
+    assert head.status == "needs_human"
+    assert head.wake_at is not None
+    assert 0 < (head.wake_at - clock.now().wall) / 1e6 <= 30 * 60
+
+
+def test_every_doubt_that_a_dead_process_left_gets_its_look_or_its_case_on_resume(tmp_path: Path, world: World) -> None:
+    app = Doubtless(namespace="tests")
+    flying: list[int] = []
+
+    @app.step(effect="non_idem_write")
+    async def chat(n: int) -> int:
+        flying.append(n)
+        while len(flying) < 3:
+            await asyncio.sleep(0)
+        return int(world.do("chat", n)["id"])
+
+    @app.step(effect="non_idem_write", query=lambda: {"id": 7})
+    async def pay() -> Any:
+        flying.append(0)
+        while len(flying) < 3:
+            await asyncio.sleep(0)
+        return world.do("pay")
+
+    @app.task
+    async def task() -> Any:
+        return await asyncio.gather(chat(1), pay(), chat(2))
+
+    with harness(app, tmp_path) as h:
+        h.kill(chat, before="record")
+        with pytest.raises(Killed):
+            h.run(task, "t")
+        with pytest.raises(NeedsHuman) as caught:
+            h.run(task, "t")
+        assert {case.path for case in app.inbox().cases} == {"1", "3"}
+        assert len(caught.value.cases) == 2
+        assert statuses(app, "t")["2"] == "done"
+        h.settle_all(Happened(5))
+        assert h.run(task, "t") == [5, {"id": 7}, 5]
+    assert world.n("chat") == 2
+
+
+def test_parking_inside_a_task_group_is_parking(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    async def doubtful() -> int:
+        world.do("doubtful")
+        raise TimeoutError
+
+    @app.task
+    async def task() -> int:
+        async with asyncio.TaskGroup() as group:
+            paid = group.create_task(doubtful())
+        return paid.result()
+
+    for run in (lambda: app.run(task, "t"), lambda: asyncio.run(app.arun(task, "t"))):
+        with pytest.raises(NeedsHuman):
+            run()
+    settle(app, Happened(3))
+    assert app.run(task, "t") == 3
+    assert world.n() == 1
 
 
 def test_a_failing_branch_waits_for_what_the_others_have_in_flight(app: Doubtless, world: World) -> None:

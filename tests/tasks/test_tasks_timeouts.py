@@ -23,6 +23,7 @@ from doubtless import (
     TaskWaiting,
     injected,
 )
+from doubtless.calls import current
 from doubtless.events import Kind
 from doubtless.testing import FakeClock
 
@@ -267,6 +268,35 @@ def test_no_second_attempt_begins_before_the_first_call_has_ended(app: Doubtless
     again = next(row for row in rows(app, "t") if row.kind == Kind.ATTEMPT_STARTED)
     assert again.at.wall - late.at.wall >= 60 * 1_000_000  # absent_after runs from the end of the call, its thread included
     assert looks[5] - looks[0] > 0
+
+
+def test_a_call_that_ends_while_it_is_given_up_is_not_recorded_as_running(app: Doubtless, world: World, gate: Gate) -> None:
+    """Its late news stands before the row that gives it up; an absence can be proven all the same."""
+
+    @app.step(effect="non_idem_write", query=lambda: None, absent_after="PT1M", on_absent="retry", timeout=SHORT)
+    def pay() -> str:
+        if world.do("pay")["id"] > 1:
+            return "second"
+        frame: Any = current.get()
+        record = frame.overran
+
+        def overran(outcome: Any) -> None:
+            gate.open.set()
+            until(lambda: evidence(app), "the late news")
+            record(outcome)
+
+        frame.overran = overran
+        gate.hang()
+        raise ConnectionError
+
+    @app.task
+    def task() -> str:
+        return pay()
+
+    assert app.run(task, "t") == "second"
+    order = [row.kind for row in rows(app, "t") if row.kind in (Kind.EVIDENCE_STORED, Kind.ATTEMPT_ENDED)]
+    assert order == [Kind.EVIDENCE_STORED, Kind.ATTEMPT_ENDED]
+    assert Kind.CASE_OPENED not in kinds(app, "t")
 
 
 def test_a_query_that_never_returns_is_unclear_until_its_budget_is_used_up_then_a_case(

@@ -211,6 +211,30 @@ def test_stop_lets_the_running_write_be_recorded_and_claims_nothing_more(app: Do
     assert world.n() == 3
 
 
+def test_stop_lets_runs_go_on_that_are_not_the_workers(app: Doubtless, world: World) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    @app.step(effect="non_idem_write")
+    def pay(n: int) -> int:
+        world.do("pay", n)
+        inside.set()
+        assert go_on.wait(PATIENCE)
+        return n
+
+    @app.task
+    def task() -> list[int]:
+        return [pay(n) for n in range(2)]
+
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(app.run(task, "t")))
+    with app.worker():
+        thread.start()
+        assert inside.wait(PATIENCE)
+    go_on.set()
+    thread.join(PATIENCE)
+    assert got == [[0, 1]]
+
+
 def test_stop_says_when_something_still_runs(app: Doubtless) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
