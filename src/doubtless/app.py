@@ -398,6 +398,10 @@ class Doubtless:
         """Let every run of this app park at its next step; running writes are finished first."""
         self._runs.drain()
 
+    def pay_back(self) -> None:
+        """Give back the tasks that a failing store did not let go when their runs ended; workers do it at each look."""
+        self._runs.pay_back()
+
     def knows(self, task_name: str) -> bool:
         """Whether this app has the code of a task of this name."""
         return task_name in self._tasks

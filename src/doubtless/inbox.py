@@ -198,8 +198,19 @@ def read_ref(runtime: Runtime, ref: str | bytes | None) -> Any:
 
 
 def jsonable(tree: Any) -> Any:
-    """A decoded tree as plain JSON values (tags as in the canonical form)."""
-    return json.loads(encode(tree))
+    """A decoded tree as plain JSON values (tags as in the canonical form; a secret as its reference)."""
+    return _unwrapped(json.loads(encode(tree)))
+
+
+def _unwrapped(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [_unwrapped(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    inner = tree.get("$map")
+    if len(tree) == 1 and isinstance(inner, dict) and list(inner) == ["$secret"]:
+        return inner
+    return {key: _unwrapped(value) for key, value in tree.items()}
 
 
 def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:

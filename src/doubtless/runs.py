@@ -160,6 +160,11 @@ class Runs:
             with self._lock:
                 self._owed.pop(task_id, None)
 
+    def pay_back(self) -> None:
+        """Give back every task that could not be given back when its run ended, so that others can have it."""
+        for task_id in list(self._owed):
+            self._pay_back(task_id)
+
     # ------------------------------------------------------------ how it stands
 
     def ended(self, task_id: str) -> Head | None:

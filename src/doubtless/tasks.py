@@ -7,6 +7,7 @@ call overran its timeout.
 from __future__ import annotations
 
 import contextvars
+import json
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -304,7 +305,7 @@ class TaskRun:
             if diverged is not None:
                 self.open_case(this, CaseKind.DIVERGED, diverged.evidence(), diverged.message)
             else:
-                self.fail(failure_of(error), this)
+                self.fail(self.shown(failure_of(error)), this)
         elif error is not None and not isinstance(error, Exception):
             self.write_parked(Park(f"interrupted: {type(error).__name__}"))
         elif error is not None:
@@ -383,6 +384,12 @@ class TaskRun:
                 {"kind": "failed", "code": "failed_by_person", "detail": data.get("why", ""), "by": data.get("by", "")}, this
             )
 
+    def shown(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What the code itself has worded, as it may be stored: without known secrets, and as text that is text."""
+        text = self.runtime.vault.mask(dump(data)).encode("utf-8", "backslashreplace").decode()
+        shown: dict[str, Any] = json.loads(text)
+        return shown
+
     def code_error(self, error: BaseException) -> dict[str, Any]:
         """What a person needs to see of an exception that is no outcome of a step."""
         text = "".join(traceback.format_exception(error))
@@ -400,7 +407,7 @@ class TaskRun:
             return
         now = self.runtime.store.now()
         opened = draft(
-            self.task_id, Kind.CASE_OPENED, now, data={**data, "kind": kind, "why": why[:1000]}, epoch=self.log.epoch
+            self.task_id, Kind.CASE_OPENED, now, data=self.shown({**data, "kind": kind, "why": why[:1000]}), epoch=self.log.epoch
         )  # fmt: skip
         before = set(self.log.cases)
         self.write_parked(Park(why, human=True), opened)
@@ -409,6 +416,7 @@ class TaskRun:
 
     def write_parked(self, park: Park, *first: Event, keep: CaseKind | None = None) -> None:
         """Park the task; with nothing new to say, only give the claim back."""
+        park = park._replace(why=self.shown({"why": park.why})["why"])
         status = TaskStatus.NEEDS_HUMAN if park.human else TaskStatus.WAITING if park.until or park.frozen else TaskStatus.READY
         head = self.log.store.head(self.task_id)
         same = head is not None and (head.status, head.wake_at, head.why) == (status, park.until, park.why[:300])

@@ -95,6 +95,7 @@ class Worker:
 
     def _claim_due(self) -> None:
         store = self.app.store
+        self.app.pay_back()
         for head in store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=store.now().wall):
             with self._lock:
                 if len(self._busy) >= self.concurrency or self._stop.is_set():

@@ -408,10 +408,6 @@ def test_a_step_that_failed_for_good_tells_task_code_nothing_of_the_value(app: D
     assert not any(form in repr(vars(error)) for error in seen for form in forms(OLD))
 
 
-UNMASKED = pytest.mark.xfail(reason="tasks.py writes the texts of task code's own exceptions unmasked")
-
-
-@UNMASKED
 @pytest.mark.parametrize("error", [KeyError, RuntimeError])
 def test_a_bug_of_task_code_that_quotes_the_value_shows_none_of_it(
     app: Doubtless, tmp_path: Path, token: Any, error: type[Exception]
@@ -430,7 +426,6 @@ def test_a_bug_of_task_code_that_quotes_the_value_shows_none_of_it(
     nowhere(app, tmp_path, stopped.value)
 
 
-@UNMASKED
 def test_an_abort_that_quotes_the_value_shows_none_of_it(app: Doubtless, tmp_path: Path, token: Any) -> None:
     @app.step(effect="non_idem_write", secret="token")
     def pay(token: str) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def path_of(url: str) -> str:
     """The file that a SQLite URL names."""
     scheme, colon, rest = url.partition("://")
     if not colon:
-        raise StoreRefused(f"{url!r} is no store's URL", hint=f"write sqlite:///{url or 'recon.db'}")
+        file = url.removeprefix("sqlite:").lstrip("/") or "recon.db"
+        raise StoreRefused(f"{url!r} is no store's URL", hint=f"write sqlite:///{file}")
     if scheme != "sqlite":
         raise StoreRefused(f"there is no store for {scheme}:// URLs", hint="write sqlite:///recon.db")
     if not rest.startswith("/") or "?" in rest:

@@ -104,7 +104,8 @@ def _make_directories(folder: str) -> list[str]:
         try:
             os.mkdir(missing)
         except FileExistsError:
-            pass
+            if not os.path.isdir(missing):  # a file stands where the folder has to be
+                raise
         new.append(os.path.dirname(missing))
     return new
 
