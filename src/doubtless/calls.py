@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Generator
 from typing import Any, Literal, Protocol
 
 from .blobs import Content
-from .effects import StepDefinition
+from .effects import Policy, StepDefinition
 from .errors import DoubtlessError, Parking
-from .events import Event
+from .events import Event, Instant
+from .fold import StepRecord
 from .log import TaskLog
-from .outcomes import Outcome
 from .secrets import Vault
 from .store.base import Store
 
@@ -20,16 +20,33 @@ PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 """Output types that no client uses for a response."""
 
 
+class Input:
+    """Bound params in their stored form: `text` is what is stored and sent, `key_text` what is hashed."""
+
+    __slots__ = ("digest", "key_text", "text")
+
+    def __init__(self, text: str, key_text: str, digest: bytes) -> None:
+        self.text = text
+        self.key_text = key_text
+        self.digest = digest
+
+
 class Frame:
-    """One running call of user code: what the supervisor times, and where its late news goes."""
+    """One running call of user code: what it is of, what the supervisor times, and where its late news goes.
+
+    `given`: the params that task code asks with (None: the step is settled before task code runs). `record`: what was
+    logged when the call was decided. `started`: when. `overrun`: the call was taken away from whoever waits for it.
+    """
 
     __slots__ = (
-        "attempt", "deadline", "definition", "done", "entered", "name", "overran", "overrun", "path", "run", "step_seq", "what",
+        "attempt", "deadline", "definition", "done", "entered", "given", "name", "overrun", "path", "policy", "record", "run",
+        "started", "step_seq", "what",
     )  # fmt: skip
 
     def __init__(
-        self, run: Run, what: Literal["call", "query"], path: str, definition: StepDefinition, step_seq: int, attempt: int
-    ) -> None:
+        self, run: Run, what: Literal["call", "query"], path: str, definition: StepDefinition, step_seq: int, attempt: int,
+        policy: Policy, given: Input | None, record: StepRecord | None, started: Instant,
+    ) -> None:  # fmt: skip
         self.run = run
         self.what = what
         self.path = path
@@ -41,7 +58,10 @@ class Frame:
         self.entered = False
         self.done = False
         self.overrun = False
-        self.overran: Callable[[Outcome], None] = lambda outcome: None  # records that the call was given up
+        self.policy = policy
+        self.given = given
+        self.record = record
+        self.started = started
 
 
 class Invoke:

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, assert_never
 
 from . import canonical
-from .calls import PLAIN, Frame, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
+from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
 from .errors import Frozen, Moved, StepFailed, UsageError
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
-from .inputs import Input, call_params, stored_input
+from .inputs import call_params, stored_input
 from .lookback import look_back
 from .outcomes import Outcome, classify_raised, classify_returned
 from .outputs import Output, replayed
@@ -59,9 +59,11 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                     yield Wait(now.wall + 50_000, "another step is in doubt")
                     continue
                 assert definition is not None
-                done = yield from attempt(run, definition, policy, path, given, record, action, now)
-                if done is not None:
-                    return done[0]
+                request = begin_call(run, definition, policy, path, given, record, action, now)
+                if request is not None:
+                    done = finish_call(request.frame, (yield request))
+                    if done is not None:
+                        return done[0]
             case LookBack():
                 assert definition is not None and record is not None
                 yield from look_back(run, definition, policy, record)
@@ -92,19 +94,25 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
     return tighten(frozen, definition, runtime.known())
 
 
-def attempt(
+def first_call(run: Run, definition: StepDefinition, path: str, given: Input) -> Invoke | None:
+    """What `run_step` does where nothing is logged and no other step is open: the attempt's row, then the call."""
+    now = run.runtime.store.now()
+    action = decide(definition.effective, None, now)
+    assert isinstance(action, Call)
+    return begin_call(run, definition, definition.effective, path, given, None, action, now)
+
+
+def begin_call(
     run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
     action: Call, started: Instant,
-) -> Generator[Request, Reply, tuple[Any] | None]:  # fmt: skip
-    """Make the attempt durable (I1), call, record its outcome. The output in a tuple, or None: decide again."""
-    log, runtime = run.log, run.runtime
-    read = policy.effect == Effect.READ
+) -> Invoke | None:  # fmt: skip
+    """Make the attempt durable (I1) and say what to call; None: the log has moved, decide again."""
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
-    kwargs = call_params(runtime, definition, stored_input(runtime, given, record))
+    kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
     step_seq = record.step_seq if record is not None else 0
-    if read:
+    if policy.effect == Effect.READ:
         if record is None:
-            step_seq = log.next_step_seq()
+            step_seq = run.log.next_step_seq()
     else:
         try:
             step_seq, key = begin(run, definition, path, given, record, action, started)
@@ -114,32 +122,32 @@ def attempt(
             raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
         if definition.takes_key:
             kwargs["idempotency_key"] = key.hex()
-    frame = Frame(run, "call", path, definition, step_seq, action.attempt)
-    frame.overran = lambda outcome: record_outcome(
-        run, definition, path, given, record, step_seq, action.attempt, outcome, started, running=frame
-    )
     fn = definition.fn
     if definition.binder.positional_only:
         args, kwargs = definition.binder.arguments(kwargs)
         fn = partial(fn, *args)
-    reply = yield Invoke(fn, kwargs, policy.timeout_us, frame)
+    frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started)
+    return Invoke(fn, kwargs, policy.timeout_us, frame)
+
+
+def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
+    """Record what came of the call. The output in a tuple, or None: decide again."""
+    run, definition = frame.run, frame.definition
     if isinstance(reply, Returned):
-        outcome = returned_outcome(definition, reply.value, run, path)
+        outcome = returned_outcome(definition, reply.value, run, frame.path)
         if outcome is None:
-            value = record_result(run, definition, path, given, record, step_seq, action.attempt, reply.value, started)
-            return (value,)
+            return (record_result(frame, reply.value),)
     elif isinstance(reply, Raised) and not reply.entered:
-        if read:
+        if definition.effect == Effect.READ:
             raise reply.error  # nothing was asked: nothing to record
         outcome = Outcome("not_sent", "interrupted", "interrupted before the function was entered", None)
     elif isinstance(reply, Raised):
-        outcome = classify_raised(reply.error, **_circumstances(definition, run, path))
+        outcome = classify_raised(reply.error, **_circumstances(definition, run, frame.path))
     else:
-        outcome = timed_out(policy.timeout_us)
-    running = frame if isinstance(reply, Overran | Raised) and reply.running else None
-    record_outcome(run, definition, path, given, record, step_seq, action.attempt, outcome, started, running)
+        outcome = timed_out(frame.policy.timeout_us)
+    record_outcome(frame, outcome, running=isinstance(reply, Overran | Raised) and reply.running)
     if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
-        run.park(f"{definition.name} at {path} was interrupted: {type(reply.error).__name__}")
+        run.park(f"{definition.name} at {frame.path} was interrupted: {type(reply.error).__name__}")
         raise reply.error  # rule 7: recorded, then raised on unchanged
     return None
 

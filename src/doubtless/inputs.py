@@ -6,23 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import canonical
-from .calls import Runtime
+from .calls import Input, Runtime
 from .canonical import encode, input_hash
 from .effects import StepDefinition
 from .errors import DoesNotFit, UsageError
 from .fold import StepRecord
 from .secrets import Secret
-
-
-class Input:
-    """Bound params in their stored form: `text` is what is stored and sent, `key_text` what is hashed."""
-
-    __slots__ = ("digest", "key_text", "text")
-
-    def __init__(self, text: str, key_text: str, digest: bytes) -> None:
-        self.text = text
-        self.key_text = key_text
-        self.digest = digest
 
 
 def prepare(runtime: Runtime, definition: StepDefinition, params: Mapping[str, Any]) -> Input:

@@ -13,7 +13,7 @@ from .errors import DoubtlessError, Moved, NotCanonical
 from .events import CaseKind, Instant, Kind, draft, dump
 from .fold import StepRecord
 from .inputs import callback_params
-from .outcomes import Found, NoEffect, Pending, Several, Unclear, read_answer
+from .outcomes import Found, NoEffect, Outcome, Pending, Several, Unclear, read_answer
 from .outputs import open_output_case, store_output
 from .protocol import counts
 from .recording import closing_rows, settled_rows, tell_cases
@@ -24,10 +24,8 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     runtime = run.runtime
     assert definition.query is not None
     started = runtime.store.now()
-    frame = Frame(run, "query", record.path, definition, record.step_seq, record.attempts[-1].number if record.attempts else 0)
-    frame.overran = lambda outcome: record_look(
-        run, definition, policy, record, Unclear(f"the query did not answer: {outcome.detail}"), started
-    )
+    number = record.attempts[-1].number if record.attempts else 0
+    frame = Frame(run, "query", record.path, definition, record.step_seq, number, policy, None, record, started)
     try:
         kwargs = definition.query_params(callback_params(runtime, definition, record))
     except DoubtlessError as error:
@@ -49,6 +47,13 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
         run.park(f"the look-back of {record.name} at {record.path} was interrupted")
         raise reply.error
+
+
+def record_overrun_look(frame: Frame, outcome: Outcome) -> None:
+    """The query was given up before it answered: that is unclear."""
+    assert frame.record is not None
+    answer = Unclear(f"the query did not answer: {outcome.detail}")
+    record_look(frame.run, frame.definition, frame.policy, frame.record, answer, frame.started)
 
 
 def record_look(run: Run, definition: StepDefinition, policy: Policy, record: StepRecord, answer: Any, started: Instant) -> None:

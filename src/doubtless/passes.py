@@ -6,13 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from . import canonical
-from .calls import Frame, Raised, Returned, Runtime, current
+from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .canonical import encode
-from .drivers import adrive, drive
+from .drivers import adrive, drive_step
 from .effects import StepDefinition
 from .errors import Diverged, DoubtlessError, NotCanonical, OutsideTask, Parking, UsageError
 from .executor import run_step
-from .inputs import Input, prepare
+from .inputs import prepare
 from .keeping import keep_trying
 from .latenews import spill_late_news, store_late_news
 from .log import Settled, TaskLog
@@ -270,7 +270,7 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
-    return drive(this, run_step(this, definition, path, given))
+    return drive_step(this, definition, path, given)
 
 
 async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import Frame, Run
-from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StoreUnavailable
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
-from .inputs import Input
 from .keeping import keep_trying, spill_result, unstored
 from .latenews import late_result
 from .outcomes import Outcome
@@ -17,22 +15,24 @@ from .outputs import Output, open_output_case, replayed, store_output
 from .store.base import Blob
 
 
-def record_result(
-    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, step_seq: int,
-    number: int, value: Any, started: Instant,
-) -> Any:  # fmt: skip
+def record_result(frame: Frame, value: Any) -> Any:
     """The call returned: settle the step as done. A result is always appended again, never lost (rule 6)."""
-    output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
-    rows = settled_rows(run, definition.effect, path, definition.name, step_seq, number, output, started)
+    run, definition, path, given, record = frame.run, frame.definition, frame.path, frame.given, frame.record
+    try:
+        output = store_output(run.runtime, definition, value)
+    except StoreUnavailable:
+        output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
+    rows = settled_rows(run, definition.effect, path, definition.name, frame.step_seq, frame.attempt, output, frame.started)
     if output.unstored is not None:
         raise spill_result(run, rows[0], output.unstored)
-    if definition.effect == Effect.READ and record is None and given is not None:
-        ref, blob = run.runtime.content.put(given.text)
-        rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
-        if blob is not None:
-            output = output._replace(blobs=(*output.blobs, blob))
-    if record is not None and record.doubt_case is not None:
-        rows += closing_rows(run, record, run.runtime.store.now(), f"attempt {number} succeeded")
+    if record is None:
+        if definition.effect == Effect.READ and given is not None:
+            ref, blob = run.runtime.content.put(given.text)
+            rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
+            if blob is not None:
+                output = output._replace(blobs=(*output.blobs, blob))
+    elif record.doubt_case is not None:
+        rows += closing_rows(run, record, run.runtime.store.now(), f"attempt {frame.attempt} succeeded")
     if not append_result(run, path, rows, output, forget=given is not None):
         return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled.pop(path))
     if output.fault is not None:
@@ -78,7 +78,10 @@ def append_result(run: Run, path: str, rows: list[Event], output: Output, *, for
     forget = forget and output.fault is None
     while True:
         try:
-            keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=forget))
+            try:
+                run.log.append(*rows, blobs=output.blobs, forget=forget)
+            except StoreUnavailable:
+                keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=forget))
         except Moved:
             settled = run.log.settled.get(path)
             if settled is None:
@@ -96,11 +99,9 @@ def append_result(run: Run, path: str, rows: list[Event], output: Output, *, for
     return True
 
 
-def record_outcome(
-    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, step_seq: int,
-    number: int, outcome: Outcome, started: Instant, running: Frame | None = None,
-) -> None:  # fmt: skip
-    """The call gave no output: write the attempt's outcome. `running`: the call that goes on in a thread left behind."""
+def record_outcome(frame: Frame, outcome: Outcome, *, running: bool = False) -> None:
+    """The call gave no output: write the attempt's outcome. `running`: its thread or task still has the call."""
+    run, definition, path, given, record = frame.run, frame.definition, frame.path, frame.given, frame.record
     runtime = run.runtime
     now = runtime.store.now()
     read = definition.effect == Effect.READ
@@ -114,13 +115,13 @@ def record_outcome(
         first = {"input_hash": given.digest, "input_ref": ref, "effect_class": Effect.READ}
         blobs = [] if blob is None else [blob]
     row = draft(
-        run.task_id, Kind.ATTEMPT_ENDED, now, step_seq=step_seq, path=path, step_name=definition.name,
-        status=StepStatus.STARTED if read else StepStatus.UNCERTAIN, attempt=number, error=dump(error),
-        started_at=started.wall if read else None, finished_at=now.wall, epoch=run.log.epoch, **first,
+        run.task_id, Kind.ATTEMPT_ENDED, now, step_seq=frame.step_seq, path=path, step_name=definition.name,
+        status=StepStatus.STARTED if read else StepStatus.UNCERTAIN, attempt=frame.attempt, error=dump(error),
+        started_at=frame.started.wall if read else None, finished_at=now.wall, epoch=run.log.epoch, **first,
     )  # fmt: skip
     while True:
         # Its late news says when it has ended, and must not stand before a row that says that it still runs.
-        still = running is not None and not running.done
+        still = running and not frame.done
         row = row._replace(data=dump({"running": True}) if still else None)
         try:
             keep_trying(run, lambda: run.log.append(row, blobs=blobs))  # noqa: B023

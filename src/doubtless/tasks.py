@@ -24,8 +24,10 @@ from .executor import run_step, timed_out
 from .fold import fold_steps
 from .keeping import keep_trying
 from .log import TaskLog
+from .lookback import record_overrun_look
 from .outcomes import Outcome
 from .passes import Ending, Park, Pass
+from .recording import record_outcome
 
 if TYPE_CHECKING:
     pass
@@ -256,7 +258,10 @@ class TaskRun:
 
     def _record(self, frame: Frame, outcome: Outcome) -> None:
         try:
-            frame.overran(outcome)
+            if frame.what == "call":
+                record_outcome(frame, outcome, running=True)
+            else:
+                record_overrun_look(frame, outcome)
         except Moved:
             pass  # somebody recorded something newer; the next pass folds it
 
