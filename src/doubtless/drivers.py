@@ -71,14 +71,12 @@ def call_here(run: Run, request: Invoke) -> Reply:
         frame.entered = True
         run.frame = frame
     token = current.set(frame)
-    try:
-        reply = called(request)
-    finally:
-        current.reset(token)
-        with run.lock:
-            frame.done = True
-            run.frame = None
-            given_up = frame.overrun
+    reply = called(request)
+    current.reset(token)
+    with run.lock:
+        frame.done = True
+        run.frame = None
+        given_up = frame.overrun
     if given_up:
         run.late(frame, reply)
         raise run.park("the call overran its timeout and was settled without this thread")

@@ -243,9 +243,14 @@ class StepDefinition(_Declared):
             except _misfit() as misfit:
                 raise misfit.within(name) from misfit.__cause__
 
+    @cached_property
+    def restore_return(self) -> Callable[[Any], Any] | None:
+        """What gives a decoded output the type of the return annotation, or None; it raises `DoesNotFit`."""
+        return self._restorers[0].get("return")
+
     def restore_output(self, value: Any) -> Any:
         """The decoded output in the type of the return annotation. Raises: `DoesNotFit`."""
-        restore = self._restorers[0].get("return")
+        restore = self.restore_return
         return value if restore is None else restore(value)
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from . import canonical
@@ -143,9 +144,10 @@ class Pass:
 
     def place(self, name: str) -> str:
         """The next place of this level, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
-        self.check()
-        if threading.get_ident() != self.thread or (self.aio_task is not None and _current_aio_task() is not self.aio_task):
-            kind = "asyncio.Task" if self.aio_task is not None and threading.get_ident() == self.thread else "thread"
+        if self.abandoned or self.parked is not None or self.over:
+            self.check()
+        if get_ident() != self.thread or (self.aio_task is not None and _current_aio_task() is not self.aio_task):
+            kind = "asyncio.Task" if self.aio_task is not None and get_ident() == self.thread else "thread"
             raise OutsideTask(
                 f"step {name} was called from another {kind} than its task's; nothing was written",
                 hint="call it in the task's own code: its place must not depend on timing",

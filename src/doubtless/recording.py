@@ -45,28 +45,21 @@ def settled_rows(
 ) -> list[Event]:
     """The row that settles a step as done; with a fault also the case that asks a person for the output."""
     now = run.runtime.store.now()
-    common: dict[str, Any] = {"step_seq": step_seq, "path": path, "step_name": name, "epoch": run.log.epoch}
     error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
-    read = effect == Effect.READ
-    rows = [
-        draft(
-            run.task_id,
-            Kind.STEP_SETTLED,
-            now,
-            status=StepStatus.DONE,
-            attempt=number,
-            output_ref=output.ref,
-            error=error,
-            effect_class=Effect.READ if read else None,
-            started_at=started.wall if read else None,
-            finished_at=now.wall,
-            **common,
-        )  # fmt: skip
-    ]
-    if output.fault is not None:
-        data = {"kind": CaseKind.OUTPUT, "why": f"{name} is done, but its output is not usable: {output.fault}"}
-        rows.append(draft(run.task_id, Kind.CASE_OPENED, now, status=StepStatus.DONE, data=data, **common))
-    return rows
+    began = started.wall if effect == Effect.READ else None
+    settled = draft(
+        run.task_id, Kind.STEP_SETTLED, now, step_seq=step_seq, path=path, step_name=name, status=StepStatus.DONE, attempt=number,
+        effect_class=Effect.READ if effect == Effect.READ else None, output_ref=output.ref, error=error, started_at=began,
+        finished_at=now.wall, epoch=run.log.epoch,
+    )  # fmt: skip
+    if output.fault is None:
+        return [settled]
+    data = {"kind": CaseKind.OUTPUT, "why": f"{name} is done, but its output is not usable: {output.fault}"}
+    opened = draft(
+        run.task_id, Kind.CASE_OPENED, now, step_seq=step_seq, path=path, step_name=name, status=StepStatus.DONE, data=data,
+        epoch=run.log.epoch,
+    )  # fmt: skip
+    return [settled, opened]
 
 
 def append_result(run: Run, path: str, rows: list[Event], output: Output, *, forget: bool) -> bool:

@@ -219,6 +219,64 @@ def test_every_doubt_of_a_task_that_parks_has_its_case_or_its_time_to_look_again
     assert 0 < (head.wake_at - clock.now().wall) / 1e6 <= 30 * 60
 
 
+def test_a_run_that_needs_a_person_for_one_doubt_does_not_wait_in_place_for_another(app: Doubtless, clock: FakeClock) -> None:
+    @app.step(effect="non_idem_write")
+    async def chat() -> int:
+        raise TimeoutError
+
+    @app.step(effect="non_idem_write", query=lambda: Pending("PT30M"), settle_within="P300D")
+    async def pay() -> int:
+        raise TimeoutError
+
+    @app.task
+    async def task() -> Any:
+        return await asyncio.gather(chat(), pay())
+
+    for _ in range(2):
+        with pytest.raises(NeedsHuman) as caught:
+            app.run(task, "t")
+        assert caught.value.cases == (only_case(app).id,)
+    assert clock.now().wall - rows(app, "t")[0].at.wall < 60 * 1_000_000
+    assert app.tasks()[0].wake_at is not None
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_no_new_intent_is_written_while_another_step_is_in_doubt_reads_may_go_on_if_declared(
+    app: Doubtless, independent: bool
+) -> None:
+    """Rule 8, while the doubt is being settled in another branch of the same run."""
+    asked: list[int] = []
+
+    def find() -> Any:
+        asked.append(1)
+        return Pending("PT1M") if len(asked) < 20 else {"id": 1}
+
+    @app.step(effect="non_idem_write", query=find)
+    async def doubtful() -> Any:
+        raise TimeoutError
+
+    @app.step(effect="read", independent=independent)
+    async def look() -> int:
+        return 2
+
+    @app.step(effect="non_idem_write")
+    async def pay() -> int:
+        return 3
+
+    @app.task
+    async def task() -> Any:
+        first = asyncio.create_task(doubtful())
+        while not asked:
+            await asyncio.sleep(0)
+        return [await look(), await pay(), await first]
+
+    assert app.run(task, "t") == [2, 3, {"id": 1}]
+    order = [(row.kind, row.path) for row in rows(app, "t")]
+    settled = order.index((Kind.STEP_SETTLED, "1"))
+    assert order.index((Kind.STEP_INTENDED, "3")) > settled
+    assert (order.index((Kind.STEP_SETTLED, "2")) < settled) == independent
+
+
 def test_every_doubt_that_a_dead_process_left_gets_its_look_or_its_case_on_resume(tmp_path: Path, world: World) -> None:
     app = Doubtless(namespace="tests")
     flying: list[int] = []
