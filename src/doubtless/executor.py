@@ -109,25 +109,28 @@ def begin_call(
     """Make the attempt durable (I1) and say what to call; None: the log has moved, decide again."""
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
     kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
-    step_seq = record.step_seq if record is not None else 0
-    if policy.effect == Effect.READ:
-        if record is None:
-            step_seq = run.log.next_step_seq()
-    else:
-        try:
-            step_seq, key = begin(run, definition, path, given, record, action, started)
-        except Moved:
-            return None
-        except Frozen as frozen:
-            raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
+    rows: Sequence[Event] = ()
+    blobs: Sequence[Blob] = ()
+    if policy.effect != Effect.READ:
+        step_seq, key, rows, blobs = attempt_rows(run, definition, path, given, record, action, started)
         if definition.takes_key:
             kwargs["idempotency_key"] = key.hex()
+    else:
+        step_seq = record.step_seq if record is not None else run.log.next_step_seq()
     fn = definition.fn
     if definition.binder.positional_only:
         args, kwargs = definition.binder.arguments(kwargs)
         fn = partial(fn, *args)
     frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started)
-    return Invoke(fn, kwargs, policy.timeout_us, frame)
+    request = Invoke(fn, kwargs, policy.timeout_us, frame)
+    if rows:
+        try:
+            run.log.append(*rows, guard=definition.name, blobs=blobs)  # I1: the row before the call, and nothing in between
+        except Moved:
+            return None
+        except Frozen as frozen:
+            raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
+    return request
 
 
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
@@ -157,12 +160,12 @@ def timed_out(timeout_us: int) -> Outcome:
     return Outcome("unknown", "timeout", f"no answer within {timeout_us / 1e6:g} s", None)
 
 
-def begin(
+def attempt_rows(
     run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, action: Call, now: Instant
-) -> tuple[int, bytes]:
-    """Write the row of this attempt of a write: the first one's is the intent. Durable at return (I1).
+) -> tuple[int, bytes, Sequence[Event], Sequence[Blob]]:
+    """The rows that have to be durable before this attempt of a write is called: of the first one, the intent.
 
-    Raises: Moved (the log holds something newer than what decided), Frozen, StaleEpoch; nothing was called.
+    Shapes: the step's number, the key that is sent, the rows, and the contents that they name.
     """
     log, runtime = run.log, run.runtime
     if record is None:
@@ -170,8 +173,7 @@ def begin(
         key = idempotency_key(runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
         step_seq = log.next_step_seq()
         row, blobs = intent(run, definition, path, given, step_seq, key, now)
-        log.append(row, guard=definition.name, blobs=blobs)
-        return step_seq, key
+        return step_seq, key, (row,), blobs
     rows: list[Event] = []
     common: dict[str, Any] = {"step_seq": record.step_seq, "path": path, "step_name": record.name, "epoch": log.epoch}
     if action.allow:
@@ -196,8 +198,7 @@ def begin(
             **common,
         )  # fmt: skip
     )
-    log.append(*rows, guard=record.name)
-    return record.step_seq, new_key or record.keys[-1]
+    return record.step_seq, new_key or record.keys[-1], rows, ()
 
 
 def intent(

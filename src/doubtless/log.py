@@ -183,22 +183,22 @@ class TaskLog:
             if not self._announced:
                 drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
             sealed = seal(drafts, self.seq, self.hash)
+            digest = row_hash(sealed[-1])  # before the commit: after a sync nothing is in the processor's caches any more
             try:
                 self.store.append(sealed, guard=guard, blobs=blobs, keep_owner=keep_owner)
             except Moved:
                 self.refresh()
                 raise
             self._announced = True
-            self._advance(sealed, forget)
+            self._advance(sealed, digest, forget)
 
     def _claimed(self, now: Instant) -> Event:
         return draft(
             self.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=self.epoch, data={"owner": self.owner}
         )  # fmt: skip
 
-    def _advance(self, sealed: Sequence[Event], forget: bool = False) -> None:
-        last = sealed[-1]
-        self.seq, self.hash = last.event_seq, row_hash(last)
+    def _advance(self, sealed: Sequence[Event], digest: bytes, forget: bool = False) -> None:
+        self.seq, self.hash = sealed[-1].event_seq, digest
         for row in sealed:
             path, kind = row.path, row.kind
             if forget and path is not None and kind == Kind.STEP_SETTLED:
@@ -217,7 +217,7 @@ class TaskLog:
         with self.lock:
             rows = self.store.rows(self.task_id, after=self.seq)
             if rows:
-                self._advance(rows)
+                self._advance(rows, row_hash(rows[-1]))
             return bool(rows)
 
     def next_step_seq(self) -> int:

@@ -52,19 +52,25 @@ class Runs:
 
     # ------------------------------------------------------------ one run
 
-    def run(self, task_id: str, wait: bool | str) -> Any:
-        """Claim the task, run it in threads of its own, and return its output or raise how it stands."""
+    def run(self, task_id: str, wait: bool | str, *, one_of_many: bool = False) -> Any:
+        """Claim the task, run it in threads of its own, and return its output or raise how it stands.
+
+        `one_of_many`: what its code raises to end the program (`SystemExit`) is said as how it stands; only what
+        interrupts this call itself is raised on.
+        """
         ended = self.ended(task_id)
         if ended is not None:
             return self.result(ended)
         run = self.claim(task_id, wait)
         if run is None:
-            return self.run(task_id, wait)
+            return self.run(task_id, wait, one_of_many=one_of_many)
         ending = _INTERRUPTED
         try:
             ending = run.supervise()
         finally:
             self.leave(run, ending)
+        if one_of_many and run.interrupted is None:
+            ending = Ending()
         return self.outcome(run, ending)
 
     async def arun(self, task_id: str, wait: bool | str) -> Any:

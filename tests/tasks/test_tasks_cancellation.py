@@ -223,6 +223,18 @@ def test_resume_all_never_raises_for_one_task(app: Doubtless, world: World) -> N
     assert results["breaks"].startswith("needs_human")
 
 
+@pytest.mark.parametrize("error", [SystemExit, OwnBase], ids=lambda error: error.__name__)
+def test_among_many_tasks_what_one_raises_to_end_the_program_is_how_that_one_stands(
+    app: Doubtless, world: World, error: type[BaseException]
+) -> None:
+    """So `resume_all` goes on with the next one."""
+    task = raising(app, world, error, "sync", "after")
+    app.start(task, "t")
+    assert isinstance(raised(app._runs.run, "t", False, one_of_many=True), TaskWaiting)
+    assert outcomes(app, "t", "1") == [("unknown", error.__name__)]
+    assert app.run(task, "t") == {"id": 1}
+
+
 # ---------------------------------------------------------------- asyncio's own cancellation
 
 

@@ -317,7 +317,9 @@ def test_what_was_not_applied_is_no_obligation(app: Doubtless, world: World) -> 
 def test_a_doubt_is_settled_before_a_task_that_a_person_has_failed_ends(app: Doubtless, world: World, clock: FakeClock) -> None:
     import asyncio
 
-    @app.step(effect="non_idem_write", query=lambda: Pending("PT1H") if not world.n("landed") else {"id": 1}, compensate="withdraw")
+    @app.step(
+        effect="non_idem_write", query=lambda: Pending("PT1H") if not world.n("landed") else {"id": 1}, compensate="withdraw"
+    )
     async def create() -> Any:
         raise TimeoutError
 

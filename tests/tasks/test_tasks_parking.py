@@ -410,7 +410,9 @@ def test_a_branch_that_waits_does_not_hold_up_a_run_that_parks(deploy: Deploys) 
 
 
 @pytest.mark.parametrize("wait", [False, "PT10M"])
-def test_a_run_that_may_not_wait_says_until_when_the_task_waits(app: Doubtless, clock: FakeClock, world: World, wait: Any) -> None:
+def test_a_run_that_may_not_wait_says_until_when_the_task_waits(
+    app: Doubtless, clock: FakeClock, world: World, wait: Any
+) -> None:
     @app.step(effect="read", backoff="PT1H")
     def ask() -> int:
         world.do("ask")

@@ -239,7 +239,36 @@ def test_a_late_success_after_an_attempt_that_a_person_risked_is_a_contradiction
     assert app.run(task, "t") == 2
 
 
-def test_no_second_attempt_begins_before_the_first_call_has_ended(app: Doubtless, world: World, gate: Gate, clock: FakeClock) -> None:
+def test_a_drain_between_two_passes_is_not_lost(app: Doubtless, world: World, gate: Gate) -> None:
+    looks: list[int] = []
+
+    @app.step(effect="non_idem_write", query=lambda: looks.append(1), timeout=SHORT)
+    def pay() -> str:
+        world.do("pay")
+        gate.hang()
+        return "late"
+
+    @app.task
+    def task() -> str:
+        return pay()
+
+    def drain_while_it_is_given_up(point: str) -> None:
+        if point == "append:before" and threading.current_thread() is threading.main_thread() and world.n():
+            app.drain()
+
+    app._hooks = drain_while_it_is_given_up
+    with pytest.raises(TaskWaiting):
+        app.run(task, "t")
+    assert looks == []
+    assert app.show("t").status == "ready"
+    gate.open.set()
+    free(app)
+    assert app.run(task, "t") == "late"
+
+
+def test_no_second_attempt_begins_before_the_first_call_has_ended(
+    app: Doubtless, world: World, gate: Gate, clock: FakeClock
+) -> None:
     """C84: also where an absence would be proof, time alone never ends a call that still runs."""
     looks: list[int] = []
 
@@ -687,7 +716,9 @@ def test_a_person_who_answers_while_the_run_waits_in_place_moves_it_on(deploy: D
 
 
 @pytest.mark.parametrize("second", ["succeeds", "raises"])
-def test_what_a_person_says_while_the_call_runs_stands_and_is_what_the_code_gets(app: Doubtless, world: World, second: str) -> None:
+def test_what_a_person_says_while_the_call_runs_stands_and_is_what_the_code_gets(
+    app: Doubtless, world: World, second: str
+) -> None:
     @app.step(effect="idem_write", backoff="PT1H", settle_within="PT10M")
     def pay(idempotency_key: str = injected()) -> str:
         world.do("pay")
