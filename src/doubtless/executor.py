@@ -137,6 +137,8 @@ def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     """Record what came of the call. The output in a tuple, or None: decide again."""
     run, definition = frame.run, frame.definition
     if isinstance(reply, Returned):
+        if type(reply.value) in PLAIN and definition.classify is None:
+            return (record_result(frame, reply.value),)
         outcome = returned_outcome(definition, reply.value, run, frame.path)
         if outcome is None:
             return (record_result(frame, reply.value),)

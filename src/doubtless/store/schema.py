@@ -52,8 +52,12 @@ class Meta(NamedTuple):
     created_at: int
 
 
+_FREQUENT = (Kind.STEP_INTENDED, Kind.STEP_SETTLED, StepStatus.DONE, StepStatus.UNCERTAIN, Effect.NON_IDEM_WRITE)
+
+
 def _any_of(column: str, values: Iterable[str]) -> str:
-    return "(" + " OR ".join(f"{column} = '{value}'" for value in values) + ")"
+    ordered = sorted(values, key=lambda value: value not in _FREQUENT)  # SQLite compares in this order, at each insert
+    return "(" + " OR ".join(f"{column} = '{value}'" for value in ordered) + ")"
 
 
 def _ref(column: str) -> str:

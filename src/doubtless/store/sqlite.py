@@ -59,7 +59,7 @@ class SqliteStore:
         self._info: StoreInfo | None = None
         self._store_id = b""
         self._queries = queries()
-        self._append, self._append_guarded = self._queries["append"], self._queries["append_guarded"]
+        self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
 
     def info(self) -> StoreInfo:
@@ -182,10 +182,7 @@ class SqliteStore:
             if hooks is not None:
                 hooks("append:before")
             try:
-                if guard is None:
-                    cursor.execute(self._append, event)
-                else:
-                    cursor.execute(self._append_guarded, (*event, guard))
+                cursor.execute(self._append if guard is None else self._append_unfrozen, event)
                 written = link.changes()
             except apsw.ConstraintError as error:
                 check_refusal(error, self.path)

@@ -137,8 +137,15 @@ INSERT INTO events ({{columns}})
 SELECT {{values}}
 WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
 
+-- name: append_unfrozen
+-- The same while nothing at all is frozen, checked at that moment. No row changed: stale epoch, or something is frozen.
+INSERT INTO events ({{columns}})
+SELECT {{values}}
+WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
+  AND NOT EXISTS (SELECT 1 FROM freezes)
+
 -- name: append_guarded
--- The same with the freeze checked at that moment too. No row changed: stale epoch, or frozen.
+-- The same while this step is not frozen, checked at that moment. No row changed: stale epoch, or frozen.
 INSERT INTO events ({{columns}})
 SELECT {{values}}
 WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
