@@ -1,12 +1,15 @@
-"""The yardstick: what a careful engineer would write by hand, without policies, chain, cases or refs.
+"""The yardstick: the same log written by hand, without policies, chain, refs, cases, freezes or owners.
 
-The same two durable commits for a write (intent with key and params; result), one for a read, in a table of its
-own with the same pragmas. Everything that the product does beyond that is its overhead.
+It keeps the fields that such a log needs to be of use after a crash (task, step number, step name, status, effect
+class, input hash, idempotency key, params, output, both times) and makes the same two durable commits for a write
+(intent with its key and params; result) and one for a read, with the same pragmas. What the product does beyond
+that is its overhead.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
@@ -17,15 +20,23 @@ _dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Fal
 
 SCHEMA = """
 CREATE TABLE log (
-  task TEXT NOT NULL,
+  task_id TEXT NOT NULL,
   seq INTEGER NOT NULL,
-  step TEXT NOT NULL,
-  key BLOB,
+  step_seq INTEGER NOT NULL,
+  step_name TEXT NOT NULL,
+  status TEXT NOT NULL,
+  effect_class TEXT,
+  input_hash BLOB,
+  idempotency_key BLOB,
   input TEXT,
   output TEXT,
-  PRIMARY KEY (task, seq)
+  started_at INTEGER,
+  finished_at INTEGER,
+  PRIMARY KEY (task_id, seq)
 ) WITHOUT ROWID
 """
+INTENT = "INSERT INTO log VALUES (?, ?, ?, ?, 'uncertain', ?, ?, ?, ?, NULL, ?, NULL)"
+RESULT = "INSERT INTO log VALUES (?, ?, ?, ?, 'done', ?, ?, NULL, ?, ?, ?, ?)"
 
 
 class Floor:
@@ -41,17 +52,23 @@ class Floor:
     def write(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """Intent, commit, call, result, commit."""
         text = _dump(params)
+        digest = sha256(text.encode()).digest()
         key = sha256(f"{task}:{seq}:{step}:{text}".encode()).digest()
-        self.cursor.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, NULL)", (task, 2 * seq, step, key, text))
+        now = time.time_ns() // 1000
+        self.cursor.execute(INTENT, (task, 2 * seq, seq, step, "non_idem_write", digest, key, text, now))
         output = _dump(fn(**json.loads(text), idempotency_key=key.hex()))
-        self.cursor.execute("INSERT INTO log VALUES (?, ?, ?, NULL, NULL, ?)", (task, 2 * seq + 1, step, output))
+        now = time.time_ns() // 1000
+        self.cursor.execute(RESULT, (task, 2 * seq + 1, seq, step, None, None, None, output, None, now))
         return json.loads(output)
 
     def read(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """Call, result, commit."""
         text = _dump(params)
+        digest = sha256(text.encode()).digest()
+        began = time.time_ns() // 1000
         output = _dump(fn(**json.loads(text)))
-        self.cursor.execute("INSERT INTO log VALUES (?, ?, ?, NULL, ?, ?)", (task, 2 * seq, step, text, output))
+        now = time.time_ns() // 1000
+        self.cursor.execute(RESULT, (task, 2 * seq, seq, step, "read", digest, text, output, began, now))
         return json.loads(output)
 
 

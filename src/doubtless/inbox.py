@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from . import canonical
 from .calls import Runtime
 from .canonical import encode
+from .canonical_writer import CHUNK
 from .effects import StepDefinition
 from .errors import AlreadySettled, AnswerRefused, CaseChanged, Moved, UnknownCase
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
@@ -161,6 +162,17 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     )
 
 
+def _read_or_told(runtime: Runtime, row: CaseRow) -> Case:
+    """A case of the list; one that cannot be read says why, takes no answer, and hides no other."""
+    try:
+        return read_case(runtime, row)
+    except Exception as error:  # whatever a damaged or foreign content raises, the cases of others are readable
+        why = f"this case cannot be shown ({type(error).__name__}: {error}); doubtless verify says what is damaged"
+        evidence = {"unreadable": f"{type(error).__name__}: {error}"}
+        digest = canonical.content_hash(encode({"case": row.case_id, "kind": row.kind}).encode()).hex()
+        return Case(row.case_id, row.task_id, row.kind, why, row.path, None, row.opened_at, evidence, {}, digest)
+
+
 def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event]) -> dict[str, Any]:
     """Everything that the log knows of a step: params, keys, every attempt, every look-back, late news."""
     params = canonical.decode(runtime.content.get(record.input_ref)) if record.input_ref is not None else {}
@@ -194,12 +206,24 @@ def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event])
 
 def read_ref(runtime: Runtime, ref: str | bytes | None) -> Any:
     """The content behind a ref as JSON, or None."""
-    return None if ref is None else json.loads(runtime.content.get(ref))
+    return None if ref is None else shown_json(runtime.content.get(ref))
 
 
 def jsonable(tree: Any) -> Any:
     """A decoded tree as plain JSON values (tags as in the canonical form; a secret as its reference)."""
-    return _unwrapped(json.loads(encode(tree)))
+    return _unwrapped(shown_json(encode(tree)))
+
+
+def shown_json(text: str) -> Any:
+    """Stored JSON as it is shown: an int too long for the interpreter to write is ``{"$int": "its digits"}``.
+
+    The limit is a property of the process (4300 digits, or fewer where it was set so); what is shown is the same in all.
+    """
+    return json.loads(text, parse_int=_shown_int)
+
+
+def _shown_int(digits: str) -> Any:
+    return int(digits) if len(digits) <= CHUNK else {"$int": digits}
 
 
 def _unwrapped(tree: Any) -> Any:
@@ -216,7 +240,7 @@ def _unwrapped(tree: Any) -> Any:
 def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
     """Open cases, oldest first, and every doubt that nobody is settling (I6: none is silent)."""
     store = runtime.store
-    cases = [read_case(runtime, row) for row in store.cases()]
+    cases = [_read_or_told(runtime, row) for row in store.cases()]
     about = {(case.task_id, case.path) for case in cases}
     doubts: list[Doubt] = []
     now = store.now()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from . import canonical
 from .calls import Runtime
 from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
-from .inbox import Case, jsonable, read_case
+from .inbox import Case, jsonable, read_case, shown_json
 from .store.base import Head
 
 
@@ -95,7 +94,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         why=head.why,
         params=content(runtime, accepted.input_ref),
         output=content(runtime, ended.output_ref) if ended else None,
-        error=json.loads(ended.error) if ended and ended.error else None,
+        error=shown_json(ended.error) if ended and ended.error else None,
         created_at=head.created_at,
         updated_at=max(head.updated_at, last.at.wall),
         wake_at=head.wake_at,
@@ -131,7 +130,7 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
     output = content(runtime, record.output_ref) if record.output_ref is not None else None
     return StepView(
         record.path, record.step_seq, record.name, str(record.effect), record.status, calls, content(runtime, record.input_ref),
-        output, json.loads(record.error) if record.error else None, tuple(k.hex() for k in record.keys), tuple(record.handles),
+        output, shown_json(record.error) if record.error else None, tuple(k.hex() for k in record.keys), tuple(record.handles),
         attempts, settled_by(rows) if record.settled else None, tuple(story(rows)),
     )  # fmt: skip
 
@@ -148,7 +147,7 @@ def settled_by(rows: Sequence[Event]) -> str:
         return "a late reply"
     if row.status == StepStatus.DONE:
         return "its reply"
-    return str(json.loads(row.error or "{}").get("kind", row.status))
+    return str(shown_json(row.error or "{}").get("kind", row.status))
 
 
 def story(rows: Sequence[Event]) -> list[Moment]:
@@ -172,7 +171,7 @@ def said(code: Any, detail: Any) -> str:
 
 def _tell(row: Event) -> str:
     data = row.details
-    error = json.loads(row.error) if row.error else {}
+    error = shown_json(row.error) if row.error else {}
     detail = said(error.get("code"), error.get("detail"))
     match row.kind:
         case Kind.STEP_INTENDED:

@@ -37,7 +37,8 @@ LINE = re.compile(r"^  (\([abc]\) .*?) +(\d+)  ok$", re.MULTILINE)
 
 def make_demo() -> list[str]:
     """The command that `make demo` runs once everything is installed."""
-    said = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = ["make", "--no-print-directory", "-n", "demo"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     program, *options = said[-1].split()
     assert options == ["demo"], said
     return [str(ROOT / program), *options]

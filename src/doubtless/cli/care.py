@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +11,7 @@ from ..app import Doubtless
 from ..errors import StoreDamaged, StoreError, UsageError
 from .exits import OK, STORE, Interrupted
 from .group import Invocation, common, store_option
-from .loading import changing, looking, url_said
+from .loading import aside, changing, looking, url_said
 from .reporting import emit, note, say
 from .signals import CODES, Terminated, guarded
 from .typed import typed
@@ -137,7 +134,9 @@ def as_text(found: Recovery, suspect: bool, store: str | None) -> str:
     if found.accepted:
         lines.append("it goes on in suspect mode: every write that the log does not know counts as sent, its outcome unknown")
     elif not found.reason:
-        lines.append("it fits its mark; there is nothing to recover")
+        accept = typed("recover", store=store, accept="", by="NAME", why="TEXT")
+        lines.append("it fits its mark; whether both were restored from a backup together, it cannot tell")
+        lines.append(f"if they were: {accept}")
     if suspect:
         lines.append(f"suspect mode ends with: {typed('recover', store=store, end='', by='NAME', why='TEXT')}")
     return "\n".join([*lines, *open_ones])
@@ -173,20 +172,3 @@ def demo(called: Invocation, options: Sequence[str]) -> int:
     if called.as_json:
         emit({"ok": code == OK, "exit": code})
     return code
-
-
-@contextmanager
-def aside(wanted: bool) -> Iterator[None]:
-    """Send what this process and its children print to stderr, so that stdout holds one document."""
-    if not wanted:
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -59,6 +59,23 @@ def changing(called: Invocation, url: str | None) -> Iterator[Doubtless]:
 # ---------------------------------------------------------------- an app, to run
 
 
+@contextmanager
+def aside(wanted: bool) -> Iterator[None]:
+    """Send what this process and its children print to stderr, so that stdout holds one document: of ``--json``."""
+    if not wanted or sys.stdout is None:  # None: the command was started without a stdout
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def load_app(called: Invocation, target: str) -> Doubtless:
     """Import the app that MODULE:APP names, with the working directory on the module path.
 
@@ -68,7 +85,8 @@ def load_app(called: Invocation, target: str) -> Doubtless:
     if not (colon and where and name):
         raise UsageError(f"{target} names no app", hint=AS_IN)
     is_file = where.endswith(".py") or os.sep in where
-    module = _module_of_file(where) if is_file else _module(where, target)
+    with aside(called.as_json):  # what a module prints while it is imported is no part of the document
+        module = _module_of_file(where) if is_file else _module(where, target)
     app = _attribute(module, name, target)
     called.target = target
     called.url = _to_be_said(app)

@@ -11,6 +11,7 @@ import click
 from ..app import Doubtless
 from ..errors import UnknownTask
 from ..events import TaskStatus
+from ..store import path_of
 from . import shapes
 from .exits import OK, USAGE
 from .group import Invocation, common, store_option, target_argument
@@ -37,14 +38,15 @@ def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
     with looking(called, url) as app:
         heads = app.tasks(status=statuses)
         alive = {head.owner: app.store.owner_alive(head.owner) for head in heads if head.owner is not None}
+        path = path_of(app.url)
     if called.as_json:
         emit({"tasks": [shapes.task_line(head) for head in heads]})
     elif not heads:
-        say("no tasks" + (f" of status {' or '.join(statuses)}" if statuses else ""))
+        say("no tasks" + (f" of status {' or '.join(statuses)}" if statuses else "") + f" in {path}")
     else:
         from .render import task_list
 
-        say(task_list(heads, alive))
+        say(task_list(heads, alive, path=path))
     return OK
 
 
@@ -68,10 +70,11 @@ def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
 
     with looking(called, url) as app:
         view = seen(app, task_id)
+        path = path_of(app.url)
     if called.as_json:
         emit(shapes.task(view, next_commands(view, store=called.url)))
     else:
-        click.echo(timeline(view, every=every, store=called.url))
+        click.echo(timeline(view, every=every, store=called.url, path=path))
     return OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -12,8 +13,8 @@ from ..inbox import SPELLED, Abandon, Answer, AnyAnswer, Deny, DidNotHappen, Fai
 from . import shapes
 from .exits import OK
 from .group import Invocation, common, store_option, target_argument
-from .loading import changing, load_app, looking, read_json
-from .reporting import emit, say
+from .loading import aside, changing, load_app, looking, read_json
+from .reporting import emit, note, say
 from .running import carried, ready
 from .signals import guarded
 from .typed import typed
@@ -90,7 +91,8 @@ def settle(
     taken = read_answer(answer, output, then, even_now)
     with guarded():
         app = ready(load_app(called, target))
-        case = app.settle(case_id, taken, by=by, why=why, shown=shown)
+        with aside(called.as_json):
+            case = app.settle(case_id, taken, by=by, why=why, shown=shown)
         told: dict[str, Any] = {"case": case.id, "task": case.task_id, "answer": answer, "by": by}
         if go_on:
             if not called.as_json:
@@ -142,13 +144,35 @@ def read_answer(answer: str, output: str | None, then: str | None, even_now: boo
 def freeze(called: Invocation, step: str | None, why: str, by: str, url: str | None) -> int:
     """Stop new attempts of STEP's writes now, in all processes; without STEP, of every write.
 
-    Look-backs, reads and deadlines go on. The step table is not at hand here: a step's name is taken as it is written.
+    Look-backs, reads and deadlines go on. The step table is not at hand here: a step's name is taken as it is written, and
+    one that the log does not know is frozen, too, with a warning.
 
     JSON: {"frozen": {step: why}}, all that is frozen now; * is every step.
     """
     with changing(called, url) as app:
         app.freeze(step, why=why, by=by)
-        return tell_frozen(called, app)
+        code = tell_frozen(called, app)
+        doubtful = never_seen(app, step) if step is not None else ""
+    if doubtful:
+        note(doubtful)
+    return code
+
+
+NEWEST = 1000
+"""So many of the newest tasks are searched for a step's name."""
+
+
+def never_seen(app: Doubtless, step: str) -> str:
+    """A warning for a step's name that the log does not know: it may be a slip. Empty when the log knows it."""
+    known: set[str] = set()
+    for head in reversed(app.tasks()[-NEWEST:]):
+        names = {row.step_name for row in app.store.rows(head.task_id) if row.step_name is not None}
+        if step in names:
+            return ""
+        known |= names
+    near = get_close_matches(step, sorted(known), n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"no task so far has called a step {step}: {meant}The freeze stands as it is written; {typed('thaw', step)} takes it back."
 
 
 @click.command(short_help="Let frozen writes go on.")

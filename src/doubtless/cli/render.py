@@ -103,15 +103,18 @@ def next_commands(view: TaskView, *, store: str | None = None) -> list[str]:
 # ---------------------------------------------------------------- a task
 
 
-def timeline(view: TaskView, *, width: int | None = None, every: bool = False, store: str | None = None) -> str:
+def timeline(
+    view: TaskView, *, width: int | None = None, every: bool = False, store: str | None = None, path: str | None = None
+) -> str:
     """A task as a person reads it: how it stands, its steps, what was in doubt and how it was settled, what to type next.
 
     Shapes: at most `width` columns (the terminal's, or 100); colour only where stdout is a terminal. `every`: each step on a line
     of its own, with its story. `store`: the URL that the commands to type have to name, where no environment names it.
+    `path`: where the store lies.
     """
     sheet = Sheet(width)
     day = moment(view.updated_at).date()
-    header(sheet, view, day)
+    header(sheet, view, day, path)
     if view.steps:
         sheet.line()
         step_lines(sheet, view, day, every)
@@ -130,13 +133,15 @@ def timeline(view: TaskView, *, width: int | None = None, every: bool = False, s
     return sheet.text()
 
 
-def header(sheet: Sheet, view: TaskView, day: object) -> None:
+def header(sheet: Sheet, view: TaskView, day: object, path: str | None) -> None:
     """Which task it is, how it stands and why, when it ran, with what and to what end."""
     look = task_look(view.status, view.why, wake_at=view.wake_at, owner=view.owner, alive=view.owner_alive, day=day)
     sheet.title((plain(view.id), "bold"), f"  {plain(view.name)}  ", (f"{look.mark} {look.words}", look.style))
     began, ended = moment(view.created_at), moment(view.updated_at)
     until = f"{ended:%H:%M:%S}" if began.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M:%S}"
     sheet.line(f"{began:%Y-%m-%d %H:%M:%S} to {until} {offset(ended)}", lead="  time    ", lead_style="dim")
+    if path is not None:
+        sheet.line(path, lead="  store   ", lead_style="dim")
     if view.params:
         sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
     if view.status == TaskStatus.DONE:
@@ -272,12 +277,13 @@ def stands(effect: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- many tasks
 
 
-def task_list(heads: Sequence[Head], alive: Mapping[str, bool]) -> str:
-    """Tasks, one per line: how each stands, and why."""
+def task_list(heads: Sequence[Head], alive: Mapping[str, bool], *, path: str) -> str:
+    """Tasks, one per line: how each stands, and why. `path`: where their store lies."""
     sheet = Sheet()
     newest = moment(max(head.updated_at for head in heads))
     ids = min(max(cell_len(plain(head.task_id)) for head in heads), 48)
     names = max(cell_len(plain(head.task_name)) for head in heads)
+    sheet.line(path, "dim")
     sheet.line(f"last event, {newest:%Y-%m-%d} {offset(newest)}", "dim")
     for head in heads:
         alive_now = alive.get(head.owner or "", False)

@@ -11,9 +11,10 @@ import click
 from ..app import Doubtless
 from ..canonical import encode
 from ..errors import NotCanonical, StepTableError, TaskFrozen, UsageError
+from ..inbox import shown_json
 from .exits import FAILED, FROZEN, NEEDS_HUMAN, OK, STORE, Unexpected
 from .group import Invocation, common, target_argument
-from .loading import load_app, read_params, task_named
+from .loading import aside, load_app, read_params, task_named
 from .progress import shown
 from .reporting import emit, note, say
 from .signals import Terminated, guarded, interrupted
@@ -135,7 +136,7 @@ def carried(
     `before`: what the command has done already, for the one document that it prints.
     """
     try:
-        with shown(app, task_id):
+        with shown(app, task_id), aside(called.as_json):
             output = go()
     except Terminated as signal:
         raise interrupted(app, signal.number, called.target or "MODULE:APP", task_id) from signal
@@ -158,7 +159,7 @@ def tell(called: Invocation, app: Doubtless, task_id: str, output: Any, before: 
     import json
 
     try:
-        value = json.loads(encode(output))
+        value = shown_json(encode(output))
     except NotCanonical:
         value = app.show(task_id).output
     if called.as_json:
@@ -182,7 +183,8 @@ def all_of_them(called: Invocation, app: Doubtless, limit: bool | str) -> int:
     """One pass; a line per task."""
     since = app.store.now().wall
     try:
-        results = app.resume_all(wait=limit)
+        with aside(called.as_json):
+            results = app.resume_all(wait=limit)
     except Terminated as signal:
         raise interrupted(app, signal.number, called.target or "MODULE:APP", None, since) from signal
     told = {task_id: result_of(text) for task_id, text in results.items()}

@@ -13,20 +13,24 @@ from .folder import Hooks, sync_directory, write_whole
 
 
 class Spill:
-    """The folder of spilled results. A file's name starts with its task's hash and the time it was written."""
+    """The folder of spilled results. A result is named by the full path of its file, so that whoever is told it finds it.
+
+    The file's own name starts with its task's hash and the time it was written.
+    """
 
     def __init__(self, path: str, hooks: Hooks = None) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)
         self._hooks = hooks
 
     def put(self, event: Event, now: int) -> str:
         """Keep an event, synced; its name."""
         columns = [{"x": value.hex()} if isinstance(value, bytes) else value for value in event]
         body = dump(columns)
-        name = f"{_mark_of(event.task_id)}-{now:020}-{os.urandom(4).hex()}.json"
+        file = f"{_mark_of(event.task_id)}-{now:020}-{os.urandom(4).hex()}.json"
         content = dump({"event": body, "sha256": sha256(body.encode()).hexdigest()})
         try:
-            write_whole(os.path.join(self.path, name), content.encode(), self._hooks, "spill")
+            name = os.path.join(self.path, file)
+            write_whole(name, content.encode(), self._hooks, "spill")
         except OSError as error:
             raise StoreUnavailable(
                 f"task {event.task_id}: a result cannot be kept in {self.path} either: {error.strerror}",
@@ -39,7 +43,7 @@ class Spill:
         """The task's spilled results, oldest first; a damaged file is left for `verify` to report."""
         found = []
         for name in self.names():
-            if name.startswith(_mark_of(task_id) + "-"):
+            if os.path.basename(name).startswith(_mark_of(task_id) + "-"):
                 event = self.read(name)
                 if event is not None and event.task_id == task_id:
                     found.append((name, event))
@@ -48,14 +52,14 @@ class Spill:
     def names(self) -> list[str]:
         """The names of all spilled results."""
         try:
-            return sorted(name for name in os.listdir(self.path) if name.endswith(".json"))
+            return sorted(os.path.join(self.path, file) for file in os.listdir(self.path) if file.endswith(".json"))
         except FileNotFoundError:
             return []
 
     def read(self, name: str) -> Event | None:
         """One spilled result; None when its file is damaged."""
         try:
-            with open(os.path.join(self.path, name), encoding="utf-8") as file:
+            with open(name, encoding="utf-8") as file:
                 said = json.load(file)
             if sha256(said["event"].encode()).hexdigest() != said["sha256"]:
                 return None
@@ -66,11 +70,11 @@ class Spill:
 
     def drop(self, name: str) -> None:
         """Remove a spilled result that stands in the log."""
-        if os.path.basename(name) != name:
+        if os.path.abspath(name) != name or os.path.dirname(name) != self.path:
             raise UsageError(f"{name!r} is no spilled result's name")
         self._point("spill:drop")
         try:
-            os.unlink(os.path.join(self.path, name))
+            os.unlink(name)
         except FileNotFoundError:
             return
         sync_directory(self.path)
