@@ -377,7 +377,7 @@ class Doubtless:
                 result[head.task_id] = f"unknown task {head.task_name}: its code is not in this app"
                 continue
             try:
-                self._runs.run(head.task_id, wait)
+                self._runs.run(head.task_id, wait, one_of_many=True)
                 result[head.task_id] = "done"
             except TaskBusy as error:
                 result[head.task_id] = f"skipped: {error.message}"
@@ -551,6 +551,11 @@ class Doubtless:
         self._runs.wake_workers()
 
     def _store_event(self, kind: Kind, step: str | Step[..., Any] | None, data: dict[str, Any]) -> None:
+        from .outcomes import unstorable
+
+        for key, text in data.items():
+            if (fault := unstorable(text)) is not None:
+                raise UsageError(f"{key} {fault}; nothing was written")
         name = step.name if isinstance(step, Step) else step
         if name is not None and self._steps and name not in self._steps:
             raise UnknownStep(f"there is no step {name}", hint=f"there are: {', '.join(sorted(self._steps))}", step=name)

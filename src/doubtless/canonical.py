@@ -266,8 +266,13 @@ def idempotency_key(namespace: bytes, task_id: str, path: str, step_name: str, t
     Meaning: a keyed digest over the canonical array of a version tag, the ids, the generation and the params (`text`:
     without volatile and secret ones). It holds no data of a person that could be read or tried out.
     """
-    head = [encode_basestring(part) for part in ("key:1", FORMAT, task_id, path, step_name)]
-    return _digest(namespace, f"[{','.join(head)},{generation},{text}]", b"doubtless.key.1")
+    place = f"{_quoted(task_id)},{encode_basestring(path)},{_quoted(step_name)}"
+    return _digest(namespace, f"{_KEY_HEAD}{place},{generation},{text}]", b"doubtless.key.1")
+
+
+_KEY_HEAD: Final = f'["key:1","{FORMAT}",'
+_quoted = lru_cache(maxsize=256)(encode_basestring)
+"""Task ids and step names come again and again."""
 
 
 def _digest(namespace: bytes, text: str, purpose: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from .events import Instant, boot_mark
@@ -25,6 +26,7 @@ class Clock(Protocol):
         """The same without blocking the event loop."""
 
 
+_instant: Callable[[type[Instant], tuple[int, int]], Instant] = tuple.__new__
 _wall, _since, _BOOT = time.time_ns, time.clock_gettime_ns, time.CLOCK_BOOTTIME
 
 LOOK = 1.0
@@ -41,7 +43,7 @@ class SystemClock:
         self._mark = boot_mark(boot_id, 0)
 
     def now(self) -> Instant:
-        return Instant(_wall() // 1000, self._mark | _since(_BOOT) // 1000)
+        return _instant(Instant, (_wall() // 1000, self._mark | _since(_BOOT) // 1000))
 
     def monotonic(self) -> float:
         return time.monotonic()

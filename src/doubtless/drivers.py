@@ -10,12 +10,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from . import forks
 from .binding import is_async
 from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Returned, Run, StepLoop, Wait, current
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
-from .events import Kind, StepStatus, draft
+from .events import Kind, StepStatus, draft, elapsed_most
 from .executor import finish_call, first_call, run_step
 from .outcomes import NotSent
 
@@ -84,26 +85,34 @@ def call_here(run: Run, request: Invoke) -> Reply:
 
 
 def called(request: Invoke) -> Returned | Raised:
-    """Call a sync function; whatever it raises is its outcome."""
+    """Call a sync function; whatever it raises is its outcome. Only the process that began the call comes back."""
+    before = forks.times
     try:
         value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
         if type(value) not in PLAIN and hasattr(value, "__await__"):
             if hasattr(value, "close"):
                 value.close()
             raise UsageError(f"{request.frame.name} returned an awaitable in a sync call", hint="declare it with async def")
-        return Returned(value)
+        reply: Returned | Raised = Returned(value)
     except BaseException as error:  # noqa: BLE001
-        return Raised(error)
+        reply = Raised(error)
+    if forks.times != before:
+        forks.end_child(request.frame.name, reply.error if isinstance(reply, Raised) else None)
+    return reply
 
 
 def wait(run: Run, request: Wait) -> None:
-    """Wait in place until the time or until the log moves; or park until then."""
+    """Wait in place until the time or until the log moves; or park until then.
+
+    The wait is a length of time, over as soon as either clock says so: a wall clock that is set back does not stretch it.
+    """
     run.check()
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
+    begun = store.now()
     while not run.stop.is_set():
-        left = request.until - store.now().wall
+        left = request.until - begun.wall - elapsed_most(begun, store.now())
         if left <= 0 or run.log.refresh():
             return
         run.runtime.pause(left / 1e6, run.stop)
@@ -135,8 +144,10 @@ async def await_time(run: Run, request: Wait) -> None:
     run.check()
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
+    store = run.runtime.store
+    begun = store.now()
     while True:
-        left = request.until - run.runtime.store.now().wall
+        left = request.until - begun.wall - elapsed_most(begun, store.now())
         if left <= 0 or run.log.refresh():
             return
         await run.runtime.apause(left / 1e6)
@@ -220,11 +231,15 @@ async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threade
 async def awaited(request: Invoke) -> Returned | Raised:
     """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop."""
     request.frame.entered = True
+    before = forks.times
     try:
         value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
-        return Returned(await value if isinstance(value, Awaitable) else value)
+        reply: Returned | Raised = Returned(await value if isinstance(value, Awaitable) else value)
     except BaseException as error:  # noqa: BLE001
-        return Raised(error)
+        reply = Raised(error)
+    if forks.times != before:
+        forks.end_child(request.frame.name, reply.error if isinstance(reply, Raised) else None)
+    return reply
 
 
 def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:

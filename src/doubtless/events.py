@@ -216,6 +216,10 @@ class Event(NamedTuple):
 COLUMNS = Event._fields
 
 
+_make: Callable[[type[Event], tuple[Any, ...]], Event] = tuple.__new__
+"""A row made straight: the constructor of a named tuple is a Python function, and two rows are made for each step."""
+
+
 def draft(
     task_id: str,
     kind: Kind,
@@ -245,10 +249,11 @@ def draft(
         data = dump(data)
     if started_at is None and finished_at is None:
         finished_at = now.wall
-    return Event(
+    row = (
         task_id, 0, step_seq, path, step_name, kind, status, attempt, effect_class, idempotency_key, input_hash,
         input_ref, output_ref, error, data, started_at, finished_at, now.boot, epoch, FORMAT, None,
     )  # fmt: skip
+    return _make(Event, row)
 
 
 def _hex(value: object) -> str:
@@ -279,6 +284,9 @@ def row_hash(event: Event) -> bytes:
 
 def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:
     """Give drafts the places after `last_seq` and chain them: gapless, each with the hash of the one before."""
+    if len(drafts) == 1:
+        event = drafts[0]
+        return [_make(Event, (event[0], last_seq + 1, *event[2:-1], last_hash))]
     sealed: list[Event] = []
     for event in drafts:
         if sealed:

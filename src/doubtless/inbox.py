@@ -166,7 +166,7 @@ def _read_or_told(runtime: Runtime, row: CaseRow) -> Case:
     """A case of the list; one that cannot be read says why, takes no answer, and hides no other."""
     try:
         return read_case(runtime, row)
-    except Exception as error:  # whatever a damaged or foreign content raises, the cases of others are readable
+    except Exception as error:  # noqa: BLE001  whatever a damaged or foreign content raises, the cases of others are readable
         why = f"this case cannot be shown ({type(error).__name__}: {error}); doubtless verify says what is damaged"
         evidence = {"unreadable": f"{type(error).__name__}: {error}"}
         digest = canonical.content_hash(encode({"case": row.case_id, "kind": row.kind}).encode()).hex()
@@ -288,7 +288,7 @@ def settle(
             raise already_settled(row)
         last = store.last(row.task_id)
         case = read_case(runtime, row)
-        check_answer(case, answer, by, shown)
+        check_answer(case, answer, by, shown, why)
         if authorize is not None and not authorize(by, case, answer):
             raise AnswerRefused(f"{by} may not answer case {case_id} with {SPELLED[type(answer)]}", case=case_id, by=by)
         rows, blobs = answer_rows(runtime, case, answer, by, why)
@@ -312,7 +312,7 @@ def already_settled(row: CaseRow) -> AlreadySettled:
     )
 
 
-def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str) -> None:
+def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str, why: str = "") -> None:
     """Refuse an answer of the wrong kind, without a name, or to something else than was shown."""
     takes = TAKES.get(case.kind, ())
     if not isinstance(answer, takes):
@@ -324,6 +324,9 @@ def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str) -> None:
         )
     if isinstance(answer, DidNotHappen) and answer.then not in ("retry", "fail"):
         raise AnswerRefused(f"did_not_happen needs then=retry or then=fail, not {answer.then!r}", case=case.id)
+    for name, text in (("by", by), ("why", why)):
+        if (fault := unstorable(text)) is not None:
+            raise AnswerRefused(f"{name} of an answer {fault}; nothing was written", case=case.id)
     if not by.strip():
         raise AnswerRefused("an answer needs a name: who says so?", hint="by=… (--by on the command line)", case=case.id)
     if len(shown) < 8 or not case.hash.startswith(shown.lower()):

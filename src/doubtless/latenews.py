@@ -12,7 +12,7 @@ from .errors import Moved, NotCanonical
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .keeping import spill_result
-from .outcomes import Outcome, classify_returned
+from .outcomes import Outcome, classify_returned, storable, text_of
 from .outputs import store_output
 from .store.base import Blob
 
@@ -85,10 +85,11 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
     }  # fmt: skip
     if isinstance(reply, Returned):
         outcome = classify_returned(
-            reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
-        )
+            reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False,
+            mask=runtime.vault.mask,
+        )  # fmt: skip
     else:
-        outcome = Outcome("unknown", type(reply.error).__name__, runtime.vault.mask(str(reply.error))[:500], None)
+        outcome = Outcome("unknown", type(reply.error).__name__, storable(runtime.vault.mask(text_of(reply.error)))[:500], None)
     if outcome is not None or not isinstance(reply, Returned):
         error = dump({"kind": "unknown", "code": outcome.code if outcome else "", "detail": outcome.detail if outcome else ""})
         runtime.store.add(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from . import canonical
@@ -13,7 +13,7 @@ from .errors import DoubtlessError, Moved, NotCanonical
 from .events import CaseKind, Instant, Kind, draft, dump
 from .fold import StepRecord
 from .inputs import callback_params
-from .outcomes import Found, NoEffect, Outcome, Pending, Several, Unclear, read_answer
+from .outcomes import Found, NoEffect, Outcome, Pending, Several, Unclear, read_answer, storable, text_of
 from .outputs import open_output_case, store_output
 from .protocol import counts
 from .recording import closing_rows, settled_rows, tell_cases
@@ -35,9 +35,9 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     if isinstance(reply, Raised) and not reply.entered:
         raise reply.error  # nobody was asked
     if isinstance(reply, Returned):
-        answer = read_answer(reply.value)
+        answer = answered(reply.value)
     elif isinstance(reply, Raised):
-        answer = Unclear(runtime.vault.mask(f"the query raised {type(reply.error).__name__}: {reply.error}")[:500])
+        answer = Unclear(runtime.vault.mask(f"the query raised {text_of(reply.error)}")[:500])
     else:
         answer = Unclear(f"the query did not answer within {policy.timeout_us / 1e6:g} s")
     try:
@@ -47,6 +47,14 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     if isinstance(reply, Raised) and not isinstance(reply.error, Exception):
         run.park(f"the look-back of {record.name} at {record.path} was interrupted")
         raise reply.error
+
+
+def answered(value: Any) -> Any:
+    """What the query's value means; an object that does not even let itself be looked at is unclear."""
+    try:
+        return read_answer(value)
+    except Exception as failure:  # noqa: BLE001 - an attribute of a foreign class may raise anything
+        return Unclear(f"the query's value cannot be read: {text_of(failure)}")
 
 
 def record_overrun_look(frame: Frame, outcome: Outcome) -> None:
@@ -62,18 +70,14 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
 
     runtime, now = run.runtime, run.runtime.store.now()
     kind = type(answer).__name__.lower() if not isinstance(answer, NoEffect) else "no_effect"
-    why = runtime.vault.mask(str(getattr(answer, "why", "") or getattr(answer, "note", "") or ""))
+    why = storable(runtime.vault.mask(shown(getattr(answer, "why", "") or getattr(answer, "note", "") or "")))
     data: dict[str, Any] = {"answer": kind}
     again = answer.look_again_us if isinstance(answer, Pending) else None
     number = record.attempts[-1].number if record.attempts else 0
     if kind == "absent" and record.handles:
         why = why or "a handle is recorded: an absence is no proof"
     if isinstance(answer, Several):
-        try:
-            data["items"] = canonical.decode(runtime.vault.mask(encode(list(answer.items))))[:20]
-            dump(data["items"])
-        except (NotCanonical, TypeError, ValueError):
-            data["items"] = [runtime.vault.mask(str(item))[:200] for item in list(answer.items)[:20]]
+        data["items"] = items_of(answer.items, runtime.vault.mask)
     if why:
         data["why"] = why
     if again is not None:
@@ -103,3 +107,25 @@ def record_look(run: Run, definition: StepDefinition, policy: Policy, record: St
     if output.fault is not None:
         tell_cases(run, record.path, CaseKind.OUTPUT)
         raise open_output_case(run, record.path)
+
+
+def shown(value: Any) -> str:
+    """A value of the query as text, whatever its `__str__` does."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a foreign __str__
+        return f"({type(value).__name__}, which cannot be read)"
+
+
+def items_of(found: Any, mask: Callable[[str], str]) -> list[Any]:
+    """The first things of `Several`, for a person to choose from: as JSON, or as text where they are no JSON."""
+    try:
+        first = list(found)[:20]
+    except Exception:  # noqa: BLE001 - it may be anything, also an iterator that fails
+        return [storable(mask(shown(found)))[:200]]
+    try:
+        items: list[Any] = canonical.decode(mask(encode(first)))
+        dump(items)
+    except (NotCanonical, TypeError, ValueError):
+        return [storable(mask(shown(item)))[:200] for item in first]
+    return items

@@ -215,7 +215,7 @@ def classify_raised(
     from .clients import judge  # here and below: loaded when the first call gives no output
 
     verdict = _for_whole_step(_judged(judge, exc), single_request)
-    return _finish(verdict, _text_of(exc), uncertain_before, handle_recorded, mask)
+    return _finish(verdict, text_of(exc), uncertain_before, handle_recorded, mask)
 
 
 def classify_returned(
@@ -276,7 +276,7 @@ def _asked(classify: Classify, subject: object) -> Signal | None:
     try:
         said = classify(subject)
     except Exception as failure:  # noqa: BLE001 - whatever it raises, the attempt has to get an outcome
-        return Unknown("ClassifyFailed", f"classify raised {_text_of(failure)}; it was asked about {_type_name(subject)}")
+        return Unknown("ClassifyFailed", f"classify raised {text_of(failure)}; it was asked about {_type_name(subject)}")
     signal = _signal(said)
     if said is None or signal is not None:
         return signal
@@ -327,7 +327,7 @@ def _finish(verdict: Verdict, text: str, uncertain_before: bool, handle_recorded
     code = verdict.code or "Unknown"
     if mask is not None:
         code, text = mask(code), mask(text)
-    code, text = _storable(code), _storable(text)
+    code, text = storable(code), storable(text)
     if note:
         text = f"{text[: _DETAIL_LIMIT - len(note) - 3]} [{note}]" if text else note
     return Outcome(kind, code[:_CODE_LIMIT], text[:_DETAIL_LIMIT], verdict.retry_after_us)
@@ -388,7 +388,8 @@ def _type_name(value: object) -> str:
     return type(value).__name__ if module == "builtins" else f"{module}.{type(value).__name__}"
 
 
-def _text_of(exc: BaseException) -> str:
+def text_of(exc: BaseException) -> str:
+    """The exception's type and message, whatever its `__str__` does."""
     name = type(exc).__name__
     try:
         message = str(exc)
@@ -407,6 +408,13 @@ def _text(value: object) -> str:
         return _type_name(value)
 
 
-def _storable(text: str) -> str:
+def unstorable(text: object) -> str | None:
+    """Why a person's text cannot be written down as it is, or None: it is refused then, not changed."""
+    if not isinstance(text, str):
+        return f"has to be a text, not {type(text).__name__}"
+    return None if storable(text) == text else "holds a character that is no text (a lone surrogate or NUL)"
+
+
+def storable(text: str) -> str:
     """Without what a log row cannot hold: lone surrogates (canonical JSON refuses them) and NUL (PostgreSQL does)."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

@@ -10,8 +10,8 @@ from . import canonical
 from .calls import Run, Runtime
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import DoesNotFit, NotCanonical, Parking, StepFailed
-from .events import StepStatus
+from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StepFailed, StoreError
+from .events import CaseKind, Kind, StepStatus, draft
 from .log import Settled
 from .store.base import Blob
 
@@ -50,17 +50,75 @@ def open_output_case(run: Run, path: str) -> Parking:
 
 
 def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Settled) -> Any:
-    """What task code sees of a settled step: its output as the log has it, or the failure that it had."""
+    """What task code sees of a settled step: its output as the log has it, or the failure that it had.
+
+    An output that does not fit today's annotation is asked of a person, as on the first run (rule 6).
+    """
     if settled.error is None and settled.output_ref is not None:
-        tree = canonical.decode(run.runtime.content.get(settled.output_ref))
+        value = canonical.decode(run.runtime.content.get(settled.output_ref))
         restore = None if definition is None else definition.restore_return
         try:
-            return tree if restore is None else restore(tree)
-        except DoesNotFit:  # a person's answer, or the code's annotation, says otherwise than the log
-            return tree
+            if restore is not None:
+                value = restore(value)
+        except DoesNotFit as error:
+            raise ask_output(run, path, settled.name, str(error)) from None
+        if run.log.cases:
+            fits_again(run, path, settled.name)
+        return value
     error = json.loads(settled.error or "{}")
     if settled.status in (StepStatus.DONE, StepStatus.COMPENSATED) and error.get("kind") != "abandoned":
         raise open_output_case(run, path)
     raise StepFailed(  # of a done step: a person denied its output
         error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=settled.name, path=path
     )
+
+
+def output_case(run: Run, path: str) -> str | None:
+    """The id of the open case that asks for the output of the step at `path`."""
+    found = [case for case, opened in list(run.log.cases.items()) if opened.path == path and opened.kind == CaseKind.OUTPUT]
+    return found[-1] if found else None
+
+
+def ask_output(run: Run, path: str, name: str, fault: str) -> Parking:
+    """Ask a person for an output that the log has, and the annotation does not take any more: once, then park."""
+    try:
+        while output_case(run, path) is None:
+            data = {"kind": CaseKind.OUTPUT, "why": f"{name} is done, but its logged output does not fit any more: {fault}"}
+            row = draft(
+                run.task_id, Kind.CASE_OPENED, run.runtime.store.now(), path=path, step_name=name, step_seq=step_seq(run, path),
+                status=StepStatus.DONE, data=data, epoch=run.log.epoch,
+            )  # fmt: skip
+            try:
+                run.log.append(row)
+            except Moved:
+                continue
+            case = output_case(run, path)
+            if case is not None:
+                run.runtime.case_opened(case)
+    except (StoreError, StaleEpoch) as error:
+        raise run.broken(error) from error
+    return open_output_case(run, path)
+
+
+def fits_again(run: Run, path: str, name: str) -> None:
+    """The annotation takes the logged output again: the case that asked for another one is closed."""
+    try:
+        while (case := output_case(run, path)) is not None:
+            data = {"case_id": case, "answer": "settled", "by": "doubtless", "why": "the logged output fits again"}
+            row = draft(
+                run.task_id, Kind.CASE_SETTLED, run.runtime.store.now(), path=path, step_name=name, step_seq=step_seq(run, path),
+                data=data, epoch=run.log.epoch,
+            )  # fmt: skip
+            try:
+                run.log.append(row)
+            except Moved:
+                if output_case(run, path) is None:  # a person has answered: what the log says now counts, not what was read
+                    raise run.park(f"the output of {name} at {path} was answered meanwhile") from None
+    except (StoreError, StaleEpoch) as error:
+        raise run.broken(error) from error
+
+
+def step_seq(run: Run, path: str) -> int | None:
+    """The number of the step at `path`, whose rows are not kept any more."""
+    rows = run.runtime.store.rows(run.task_id, path=path)
+    return next((row.step_seq for row in rows if row.path == path and row.step_seq is not None), None)

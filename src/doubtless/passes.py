@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
@@ -11,7 +12,7 @@ from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .canonical import encode
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
-from .errors import Diverged, DoubtlessError, NotCanonical, OutsideTask, Parking, UsageError
+from .errors import Abort, Diverged, DoubtlessError, NotCanonical, OutsideTask, Parking, StepFailed, UsageError
 from .executor import run_step
 from .inputs import prepare
 from .keeping import keep_trying
@@ -64,6 +65,7 @@ class Pass:
         self.parked: Park | None = None
         self.abandoned = False
         self.count = 0
+        self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
         self.thread = 0
         self.aio_task: asyncio.Task[Any] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -192,7 +194,9 @@ class Pass:
 
     def leftover(self) -> Diverged | None:
         """Code that ends without having called every logged step is Diverged too."""
-        paths = [*self.log.settled, *self.log.open]
+        # What was settled again behind a branch that had called it, and was cancelled, has been called.
+        paths = [p for p in self.log.settled if _place_order(p)[0] > self.count or p in self.undriven]
+        paths += self.log.open
         if not paths:
             return None
         path = min(paths, key=_place_order)
@@ -268,6 +272,7 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
     given = prepare(this.runtime, definition, params)
     path = this.place(definition.name)
     if definition.is_async or threaded:
+        this.undriven[path] = definition.name
         return acall_step(this, definition, path, given)
     settled = this.enter(definition, path, given)
     if settled is not None:
@@ -277,6 +282,7 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
 
 async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
     """The async half of `call_step`: the place is taken already, in the task's own code."""
+    this.undriven.pop(path, None)
     this.check()
     settled = this.enter(definition, path, given)
     if settled is not None:
@@ -317,3 +323,30 @@ class Ending(NamedTuple):
 
     value: Any = None
     error: BaseException | None = None
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """What an `asyncio.TaskGroup` raised, as what it holds: of steps that failed, the first in branch order.
+
+    A group that holds something else too (an exception of the code, Ctrl-C) stays as it is.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    from asyncio import CancelledError
+
+    leaves = list(_leaves(error))
+    if not all(isinstance(leaf, StepFailed | Abort | Parking | CancelledError) for leaf in leaves):
+        return error
+    failed = [leaf for leaf in leaves if isinstance(leaf, StepFailed)]
+    if failed:
+        return min(failed, key=lambda one: _place_order(one.path))
+    order = (Abort, Parking, CancelledError)
+    return next(leaf for kind in order for leaf in leaves if isinstance(leaf, kind))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one

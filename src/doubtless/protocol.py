@@ -136,7 +136,7 @@ def _call(
         return None
     if after is not None and after.ended is not None:
         wait = max(backoff(policy, record, len(record.attempts)), after.retry_after_us or 0)
-        left = min(wait, wait - elapsed_least(after.ended, now))  # a clock set back makes no backoff longer
+        left = wait - elapsed_most(after.ended, now)  # a clock set back makes no pause longer
         if left > 0:
             return WaitUntil(now.wall + left, "the backoff before the next attempt")
     return Call(len(record.attempts) + 1, next_generation)
@@ -177,7 +177,7 @@ def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
             return AskHuman("the query found several")
         case "pending":
             wait = last.look_again_us or _pause(policy, record, len(looks))
-            return _look_at(min(wait, wait - elapsed_least(last.finished, now)), now, "the other side is still working on it")
+            return _look_at(wait - elapsed_most(last.finished, now), now, "the other side is still working on it")
         case "no_effect":  # it counts once no call under that key can still land
             return _look_at(_until_quiet(policy, record, last, now), now, "a call under its key may still land")
         case "absent" if policy.absent_after_us is None and not record.handles:
@@ -189,7 +189,7 @@ def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
             if unclear >= policy.query_attempts:
                 return AskHuman("the query gave no clear answer")
             wait = _pause(policy, record, unclear)
-            return _look_at(min(wait, wait - elapsed_least(last.finished, now)), now, "the query was unclear")
+            return _look_at(wait - elapsed_most(last.finished, now), now, "the query was unclear")
 
 
 def _pause(policy: Policy, record: StepRecord, looks: int) -> int:
@@ -206,7 +206,7 @@ def _until_quiet(policy: Policy, record: StepRecord, last: Look, now: Instant) -
     quiet = record.quiet_for(now)
     if quiet is None:
         wait = _pause(policy, record, len(record.looks))
-        return min(wait, wait - elapsed_least(last.finished, now))
+        return wait - elapsed_most(last.finished, now)
     return landing_time(policy) - quiet
 
 

@@ -193,7 +193,11 @@ class Runs:
         raise self.standing(run, head)
 
     def result(self, head: Head) -> Any:
-        """A task's output, typed; or TaskFailed, the same each time."""
+        """A task's output, typed; or TaskFailed, the same each time.
+
+        An output that does not fit the task's annotation of today is given as it was stored: the task has ended, and
+        there is nobody left to ask (a step's output is asked of a person, by `outputs.replayed`).
+        """
         runtime = self.app.runtime
         ended = runtime.store.last(head.task_id)
         if ended is None or ended.kind != Kind.TASK_ENDED:  # late news came after the end

@@ -21,12 +21,12 @@ from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, NotCanonical, Parking, StepFailed
 from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
 from .executor import run_step, timed_out
-from .fold import fold_steps
+from .fold import StepRecord, fold_steps
 from .keeping import keep_trying
 from .log import TaskLog
 from .lookback import record_overrun_look
 from .outcomes import Outcome
-from .passes import Ending, Park, Pass
+from .passes import Ending, Park, Pass, unwrapped
 from .recording import record_outcome
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class TaskRun:
                 return Ending()
             return Ending(self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
-            return Ending(error=error)
+            return Ending(error=unwrapped(error))
         finally:
             current.reset(token)
 
@@ -121,18 +121,31 @@ class TaskRun:
             if not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
-            ending = Ending(error=error)
+            ending = Ending(error=unwrapped(error))
         try:
             current.reset(token)
         except ValueError:
             pass  # its event loop is gone, and with it its context
         ending = await self.branches_ended(this, ending)
-        if isinstance(ending.error, Parking | None) and len(self.doubts(this)) > 1 and this.set_aside([]):
-            try:  # the branch that parked first has kept the others from their cases
-                await self.settle_doubts(this)
-            except BaseException as error:  # noqa: BLE001
-                ending = Ending(error=error)
+        ending = await self.settle_branches(this, ending)
         this.over = True
+        return ending
+
+    async def settle_branches(self, this: Pass, ending: Ending) -> Ending:
+        """Settle what branches have left in doubt: those that the first to park, or to fail, kept from their cases."""
+        doubts, aside = len(self.doubts(this)), list[Park]()
+        failed = isinstance(ending.error, StepFailed | Abort) and doubts > 0
+        if not failed and not (isinstance(ending.error, Parking | None) and doubts > 1):
+            return ending
+        if not this.set_aside(aside):
+            return ending
+        try:
+            await self.settle_doubts(this)
+        except BaseException as error:  # noqa: BLE001
+            return Ending(error=error)
+        park = aside[0]
+        if failed and (park.human or park.until is not None or park.frozen is not None):
+            this.parked = park  # another branch stands before something else
         return ending
 
     async def settle_doubts(self, this: Pass) -> None:
@@ -300,12 +313,14 @@ class TaskRun:
         if self.trouble is not None:
             raise self.trouble  # the store failed under this run: what it could not take now, it cannot take here
         if self.log.held:
-            self.conclude_held(this)
+            self.conclude_held(this, error)
         elif this.parked is not None and this.parked.diverged is not None:
             self.open_case(this, CaseKind.DIVERGED, this.parked.diverged.evidence(), this.parked.why)
         elif this.parked is not None:
             self.write_parked(this.parked)
         elif isinstance(error, StepFailed | Abort) and not (isinstance(error, StepFailed) and error.kind == "exhausted"):
+            if self.keep_doubts(this, error):
+                return
             diverged = this.leftover()
             if diverged is not None:
                 self.open_case(this, CaseKind.DIVERGED, diverged.evidence(), diverged.message)
@@ -319,7 +334,12 @@ class TaskRun:
             self.finish(ending.value, this)
 
     def finish(self, value: Any, this: Pass) -> None:
-        """The code returned: the task is done, unless logged steps were not called."""
+        """The code returned: the task is done, unless logged steps were not called, or called ones are not settled."""
+        if self.keep_doubts(this, None):
+            return
+        if this.undriven:
+            self.open_undriven(this)
+            return
         diverged = this.leftover()
         if diverged is not None:
             self.open_case(this, CaseKind.DIVERGED, diverged.evidence(), diverged.message)
@@ -373,10 +393,53 @@ class TaskRun:
             )  # fmt: skip
         )
 
-    def conclude_held(self, this: Pass) -> None:
-        """A person has failed the task, or it waits in a `hold` case: its code is not run."""
+    def unsettled(self) -> list[StepRecord]:
+        """The writes of which nobody knows yet what they did: while there is one, the task does not end (I6)."""
+        records = [r for r in self.log.open_records() if r.effect != Effect.READ and not r.settled]
+        return [r for r in records if r.in_doubt or r.in_flight is not None or r.evidence is not None]
+
+    def keep_doubts(self, this: Pass, error: BaseException | None) -> bool:
+        """Park for a person instead of ending while a write is in doubt, each with its case; False: none is.
+
+        `error`: what the task ends with, or what settling raised.
+        """
+        records = self.unsettled()
+        if not records:
+            return False
+        said = "" if error is None else f"; {type(error).__name__}: {error}"
+        why = f"the task does not end while a write is in doubt: {records[0].name} at {records[0].path}{said}"
+        now, before = self.runtime.store.now(), set(self.log.cases)
+        rows = [
+            draft(
+                self.task_id, Kind.CASE_OPENED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
+                status=StepStatus.NEEDS_HUMAN, epoch=self.log.epoch,
+                data=self.shown({"kind": CaseKind.DOUBT, "why": f"{record.name} at {record.path} is in doubt{said}"[:1000]}),
+            )
+            for record in records
+            if record.doubt_case is None
+        ]  # fmt: skip
+        self.write_parked(Park(why, human=True), *rows)
+        for case in self.log.cases.keys() - before:
+            self.runtime.case_opened(case)
+        return True
+
+    def open_undriven(self, this: Pass) -> None:
+        """The code returned, and has called a step that it never awaited: it would be lost without a word."""
+        path, name = next(iter(this.undriven.items()))
+        logged = path in self.log.settled or path in self.log.open
+        message = f"step {name} at place {path} was called but not awaited; " + (
+            "what the log holds of it was not asked for" if logged else "nothing was sent"
+        )
+        self.open_case(this, CaseKind.CODE_ERROR, {"error": "NotAwaited", "message": message, "step": name, "path": path}, message)
+
+    def conclude_held(self, this: Pass, error: BaseException | None) -> None:
+        """A person has failed the task, or it waits in a `hold` case: its code is not run, and doubts come first."""
         if this.parked is not None:
             self.write_parked(this.parked)
+        elif error is not None and not isinstance(error, Exception):
+            self.write_parked(Park(f"interrupted: {type(error).__name__}"))
+        elif self.keep_doubts(this, error):
+            return
         elif self.log.let_stand is not None:
             data = self.log.hold_row.details if self.log.hold_row is not None else {}
             self.end_failed(data.get("failure", {"kind": "failed"}), data.get("obligations", []))

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from .errors import DoubtlessError
-from .events import TaskStatus
+from .events import Instant, TaskStatus, elapsed_most
 
 if TYPE_CHECKING:
     from .app import Doubtless
+    from .store.base import Head, Store
 
 POLL = 0.2
 """Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier."""
@@ -40,6 +41,7 @@ class Worker:
         self._wake = threading.Event()
         self._loop: threading.Thread | None = None
         self._threads: set[threading.Thread] = set()
+        self._setback = Setback()
 
     def start(self) -> Self:
         """Begin to claim tasks, in background threads."""
@@ -96,7 +98,10 @@ class Worker:
     def _claim_due(self) -> None:
         store = self.app.store
         self.app.pay_back()
-        for head in store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=store.now().wall):
+        now = store.now()
+        self._setback.look(store, now)
+        due = store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=now.wall)
+        for head in [*due, *self._setback.due(store, now)]:
             with self._lock:
                 if len(self._busy) >= self.concurrency or self._stop.is_set():
                     return
@@ -130,6 +135,46 @@ class Worker:
 
     def _note(self, error: BaseException) -> None:
         self.errors = [*self.errors[-99:], error]
+
+
+class Setback:
+    """The waiting tasks whose time a wall clock that was set back has put off: they are due when it would have been.
+
+    Their times are on the wall clock, the only one that outlives a boot; how far it was set back says the other one.
+    """
+
+    SLACK = 500_000
+    """Microseconds that the wall clock may stand behind before it counts as set back."""
+
+    def __init__(self) -> None:
+        self._seen: Instant | None = None
+        self._due: dict[tuple[str, int], int] = {}
+
+    def look(self, store: Store, now: Instant) -> None:
+        """Compare the clocks; where the wall clock was set back, note how long each waiting task has still to wait."""
+        if self._seen is None:
+            expected = now.wall
+        else:
+            expected = self._seen.wall + elapsed_most(self._seen, now)
+            if expected - now.wall < self.SLACK:  # an adjustment is slow, and adds up until it counts
+                self._seen = Instant(expected, now.boot)
+                return
+        self._seen = now
+        for head in store.heads(status=(TaskStatus.WAITING,)):
+            before = max(expected, head.updated_at)  # what was written later than now was written before the clock was set
+            if head.wake_at is not None and head.wake_at > now.wall and before - now.wall >= self.SLACK:
+                self._due.setdefault((head.task_id, head.wake_at), now.boot + max(0, head.wake_at - before))
+
+    def due(self, store: Store, now: Instant) -> list[Head]:
+        """The heads of those whose time has come; what has another time by now, or is due by the wall clock, is dropped."""
+        heads: list[Head] = []
+        for (task_id, wake_at), at in list(self._due.items()):
+            head = store.head(task_id)
+            if head is None or head.wake_at != wake_at or wake_at <= now.wall:
+                del self._due[task_id, wake_at]
+            elif at <= now.boot:
+                heads.append(head)
+        return heads
 
 
 def still_frozen(why: str, frozen: Collection[str]) -> bool:

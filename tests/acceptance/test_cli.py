@@ -12,6 +12,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -455,7 +456,7 @@ def test_tasks_lists_how_each_stands_and_filters(open_shop: Shop) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", listed[0]["created_at"])
     some = open_shop.cli("tasks", "--status", "waiting", "--status", "failed", "--json").json["tasks"]
     assert [task["id"] for task in some] == ["late-1", "refused-1"]
-    assert open_shop.cli("tasks", "--status", "running").out == "no tasks of status running\n"
+    assert open_shop.cli("tasks", "--status", "running").out == f"no tasks of status running in {open_shop.folder / 'shop.db'}\n"
 
 
 def test_show_tells_calls_doubts_and_what_is_open_within_a_hundred_columns(open_shop: Shop) -> None:
@@ -714,6 +715,7 @@ def test_freeze_stops_a_write_and_thaw_lets_it_go_on(shop: Shop) -> None:
     shop.cli("resume", "shop:app", "r1")
     assert shop.effects() == 3
     assert shop.cli("freeze", "--why", "all").out == "frozen: every write: all\n"
+    assert shop.cli("freeze", "--why", "all").err == ""
     assert shop.cli("run", "shop:app", "shop", "r2", "--json", code=7).error["hint"].startswith("doubtless thaw; then")
     assert shop.cli("thaw", "--json").json == {"frozen": {}}
 
@@ -753,7 +755,79 @@ def test_a_store_without_its_mark_can_be_looked_at_and_recovered(shop: Shop) -> 
     assert "not known" in shop.cli("show", "r2").out
     assert "is ended" in shop.cli("recover", "--end", "--by", "ana", "--why", "counted").out
     assert "nothing to end" in shop.cli("recover", "--end", "--by", "ana", "--why", "counted", code=2).err
-    assert "there is nothing to recover" in shop.cli("recover").out
+    fits = shop.cli("recover").out
+    assert "it fits its mark" in fits
+    assert "restored together with its mark" in fits, "a store cannot tell, and must not say that all is well"
+    assert "doubtless recover --accept --by NAME --why TEXT" in fits
+
+
+def test_a_folder_that_was_restored_with_its_mark_sends_nothing_again_after_recover_accept(shop: Shop, tmp_path: Path) -> None:
+    shop.cli("run", "shop:app", "shop", "before")
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    for file in shop.folder.glob("shop.db*"):
+        (shutil.copytree if file.is_dir() else shutil.copy2)(file, backup / file.name)
+    shop.cli("run", "shop:app", "refused_late", "r1", code=3)
+    assert shop.effects() == 4
+    for file in shop.folder.glob("shop.db*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    shutil.copytree(backup, shop.folder, dirs_exist_ok=True)
+    assert shop.cli("recover", "--json").json["reason"] is None, "nobody can tell it from a store that was never restored"
+    shop.cli("recover", "--accept", "--by", "ana", "--why", "the backup of monday")
+    shop.cli("run", "shop:app", "shop", "again", "-p", "count=0", code=3)
+    assert shop.effects() == 4, "it counts as sent: a person is asked first"
+
+
+def test_a_freeze_of_a_step_that_the_log_does_not_know_warns_and_names_the_nearest(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "r1")
+    slip = shop.cli("freeze", "chatt", "--why", "moved", "--json")
+    assert slip.json == {"frozen": {"chatt": "moved"}}, "it may be declared elsewhere: the freeze stands"
+    assert "no task so far has called a step chatt; did you mean chat?" in slip.err
+    assert slip.err.endswith("doubtless thaw chatt\n")
+    assert shop.cli("freeze", "chat", "--why", "moved").err == ""
+
+
+def test_what_a_module_or_a_step_prints_is_no_part_of_the_json_document(shop: Shop) -> None:
+    (shop.folder / "loud.py").write_text(
+        "import os, sys\nfrom doubtless import Doubtless\n"
+        "app = Doubtless()\nprint('imported')\n"
+        "@app.step(effect='read')\ndef look() -> int:\n    print('called'); os.system('echo a child'); return 1\n"
+        "@app.task\ndef watch() -> int:\n    print('run'); return look()\n"
+    )
+    ran = shop.cli("run", "loud:app", "watch", "w1", "--json")
+    assert ran.json == {"task": "w1", "status": "done", "output": 1}
+    assert sorted(ran.err.split()) == sorted("imported run called a child".split())
+    for words in (["steps", "loud:app"], ["resume", "loud:app", "w1"], ["resume", "loud:app", "--all"]):
+        assert shop.cli(*words, "--json").err.split() == (["imported", "run"] if "w1" in words[2:] else ["imported"])
+    assert shop.cli("run", "loud:app", "watch", "w2").out.split() == ["imported", "run", "called", "a", "child", "1"]
+
+
+def test_tasks_and_show_name_the_store_that_they_read(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "r1")
+    here = {"DOUBTLESS_STORE": "sqlite:///shop.db"}
+    for words in (["tasks"], ["show", "r1"], ["tasks", "--status", "failed"]):
+        assert str(shop.folder / "shop.db") in shop.cli(*words, env=here).out, "also where the URL depends on the folder"
+
+
+def test_an_int_of_any_size_goes_through_run_show_inbox_and_settle(shop: Shop) -> None:
+    (shop.folder / "huge.py").write_text(
+        "from doubtless import Doubtless\napp = Doubtless()\n"
+        "@app.step(effect='non_idem_write')\ndef register(n: int, lose: bool) -> dict:\n"
+        "    if lose:\n        raise TimeoutError('lost')\n    return {'n': n}\n"
+        "@app.task\ndef enrol(lose: bool) -> dict:\n    return register(n=10**5000, lose=lose)\n"
+    )
+    digits = "1" + "0" * 5000
+    ran = shop.cli("run", "huge:app", "enrol", "done", "-p", "lose=false", "--json")
+    assert ran.json["output"] == {"n": {"$int": digits}}
+    assert shop.cli("run", "huge:app", "enrol", "done", "-p", "lose=false").code == 0
+    assert shop.cli("show", "done", "--json").json["output"] == {"n": {"$int": digits}}
+    shop.cli("run", "huge:app", "enrol", "open", "-p", "lose=true", code=3)
+    case = shop.case()
+    assert case["evidence"]["params"]["n"] == {"$int": digits}
+    assert "register" in shop.cli("inbox", case["id"]).out
+    shop.cli("settle", "huge:app", case["id"], "happened", "--output", f'{{"n": {digits}}}', "--by", "ana", "--why", "seen",
+             "--shown", case["hash"], "--resume", "--json")  # fmt: skip
+    assert shop.cli("show", "open", "--json").json["output"] == {"n": {"$int": digits}}
 
 
 def test_the_demo_is_part_of_the_package_and_takes_its_own_options(shop: Shop) -> None:

@@ -134,9 +134,12 @@ def as_text(found: Recovery, suspect: bool, store: str | None) -> str:
     if found.accepted:
         lines.append("it goes on in suspect mode: every write that the log does not know counts as sent, its outcome unknown")
     elif not found.reason:
-        accept = typed("recover", store=store, accept="", by="NAME", why="TEXT")
-        lines.append("it fits its mark; whether both were restored from a backup together, it cannot tell")
-        lines.append(f"if they were: {accept}")
+        lines.append("it fits its mark")
+        if not suspect:
+            accept = typed("recover", store=store, accept="", by="NAME", why="TEXT")
+            lines.append("a database that was restored together with its mark fits it, too: if you have restored this one, run")
+            lines.append(f"  {accept}")
+            lines.append("before anything else runs; otherwise writes of which its log does not know are sent again")
     if suspect:
         lines.append(f"suspect mode ends with: {typed('recover', store=store, end='', by='NAME', why='TEXT')}")
     return "\n".join([*lines, *open_ones])

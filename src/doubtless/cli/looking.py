@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
     with looking(called, url) as app:
         heads = app.tasks(status=statuses)
         alive = {head.owner: app.store.owner_alive(head.owner) for head in heads if head.owner is not None}
-        path = path_of(app.url)
+        path = os.path.realpath(path_of(app.url))
     if called.as_json:
         emit({"tasks": [shapes.task_line(head) for head in heads]})
     elif not heads:
@@ -70,7 +71,7 @@ def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
 
     with looking(called, url) as app:
         view = seen(app, task_id)
-        path = path_of(app.url)
+        path = os.path.realpath(path_of(app.url))
     if called.as_json:
         emit(shapes.task(view, next_commands(view, store=called.url)))
     else:

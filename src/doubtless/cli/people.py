@@ -152,7 +152,7 @@ def freeze(called: Invocation, step: str | None, why: str, by: str, url: str | N
     with changing(called, url) as app:
         app.freeze(step, why=why, by=by)
         code = tell_frozen(called, app)
-        doubtful = never_seen(app, step) if step is not None else ""
+        doubtful = never_seen(called, app, step) if step is not None else ""
     if doubtful:
         note(doubtful)
     return code
@@ -162,7 +162,7 @@ NEWEST = 1000
 """So many of the newest tasks are searched for a step's name."""
 
 
-def never_seen(app: Doubtless, step: str) -> str:
+def never_seen(called: Invocation, app: Doubtless, step: str) -> str:
     """A warning for a step's name that the log does not know: it may be a slip. Empty when the log knows it."""
     known: set[str] = set()
     for head in reversed(app.tasks()[-NEWEST:]):
@@ -172,7 +172,8 @@ def never_seen(app: Doubtless, step: str) -> str:
         known |= names
     near = get_close_matches(step, sorted(known), n=1)
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"no task so far has called a step {step}: {meant}The freeze stands as it is written; {typed('thaw', step)} takes it back."
+    back = typed("thaw", step, store=called.url)
+    return f"no task so far has called a step {step}; {meant}It is frozen as written; to take that back: {back}"
 
 
 @click.command(short_help="Let frozen writes go on.")

@@ -141,7 +141,7 @@ def header(sheet: Sheet, view: TaskView, day: object, path: str | None) -> None:
     until = f"{ended:%H:%M:%S}" if began.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M:%S}"
     sheet.line(f"{began:%Y-%m-%d %H:%M:%S} to {until} {offset(ended)}", lead="  time    ", lead_style="dim")
     if path is not None:
-        sheet.line(path, lead="  store   ", lead_style="dim")
+        sheet.command(path, "  store   ")  # never broken, so that it can be copied
     if view.params:
         sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
     if view.status == TaskStatus.DONE:
@@ -283,7 +283,7 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool], *, path: str) ->
     newest = moment(max(head.updated_at for head in heads))
     ids = min(max(cell_len(plain(head.task_id)) for head in heads), 48)
     names = max(cell_len(plain(head.task_name)) for head in heads)
-    sheet.line(path, "dim")
+    sheet.command(path, "")
     sheet.line(f"last event, {newest:%Y-%m-%d} {offset(newest)}", "dim")
     for head in heads:
         alive_now = alive.get(head.owner or "", False)
