@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .binding import (
@@ -40,6 +40,9 @@ OPTIONS: Final = (
     "backoff", "retry_rejected", "key_window", "absent_after", "on_absent", "query_attempts", "settle_within",
     "single_request", "classify", "idempotent_by", "once", "once_window", "independent", "cost",
 )  # fmt: skip
+
+# Known, so that the fault can say what holds: a business key that nobody acts on would be a promise without a guarantee.
+_NOT_BUILT = ("once", "once_window")
 
 # What people type who come from elsewhere, where the nearest spelling would mislead. A bare "write" gets the
 # cautious reading.
@@ -82,9 +85,9 @@ class _Reading:
         us = self._duration(option, zero=zero)
         return default if us is None else us
 
-    def window(self, option: str, *, zero: bool = False) -> int | None:
+    def window(self, option: str) -> int | None:
         """A duration that may be left out or None: for ever, or never."""
-        return self._duration(option, zero=zero) if self.given(option) else None
+        return self._duration(option, zero=False) if self.given(option) else None
 
     def _duration(self, option: str, *, zero: bool) -> int | None:
         try:
@@ -212,6 +215,9 @@ def read_options(
         if option not in OPTIONS:
             near = nearest(option, OPTIONS, _OPTIONS_ELSEWHERE)
             reading.fault(f"unknown option {option!r}; {near or 'the options are ' + ', '.join(OPTIONS)}")
+    for option in _NOT_BUILT:
+        if reading.given(option):
+            reading.fault(f"{option} is not built yet in this release: it would not be acted on; take it out")
     effect = reading.effect()
     signature = _signature(reading, fn)
     if signature is None:
@@ -278,14 +284,12 @@ def _read(reading: _Reading, fn: Function, effect: Effect | None, binder: Binder
         backoff_max_us=max(BACKOFF_MAX, backoff),
         retry_rejected=reading.flag("retry_rejected"),
         key_window_us=reading.window("key_window"),
-        absent_after_us=reading.window("absent_after", zero=True),
+        absent_after_us=reading.window("absent_after"),
         on_absent=reading.on_absent(),
         query_attempts=reading.count("query_attempts", QUERY_ATTEMPTS),
         settle_within_us=reading.duration("settle_within", SETTLE_WITHIN),
         single_request=reading.flag("single_request"),
         idempotent_by=reading.text("idempotent_by"),
-        once=reading.text("once"),
-        once_window_us=reading.window("once_window"),
         independent=reading.flag("independent"),
         cost=reading.cost(),
         takes_key=KEY in binder.injected,
@@ -312,7 +316,6 @@ def _check_class(reading: _Reading, effect: Effect, definition: StepDefinition) 
         for option, why in (
             ("query", "a read is simply called again"),
             ("compensate", "a read leaves nothing to undo"),
-            ("once", "a read may be called as often as one likes"),
         ):
             if reading.given(option):
                 reading.fault(f"{option} on a read: {why}; take it out, or say which write it is")
@@ -337,36 +340,8 @@ def _check_pairs(reading: _Reading, definition: StepDefinition) -> None:
         ("compensate_deadline", "compensate"),
         ("absent_after", "query"),
         ("on_absent", "absent_after"),
-        ("once_window", "once"),
     ):
         if reading.given(option) and not reading.given(needs):
             reading.fault(f"{option} without {needs}: say {needs}=… too, or take it out")
     if definition.query_is_async and not definition.is_async:
         reading.fault("query is async and the step is not: a sync step needs a sync query")
-    if definition.once is not None:
-        _check_once(reading, definition, definition.once)
-
-
-def _check_once(reading: _Reading, definition: StepDefinition, template: str) -> None:
-    try:
-        fields = list(_fields(template))
-    except ValueError as error:
-        reading.fault(f"once {template!r} is no template ({error}): say it as in once='refund:{{order_id}}'")
-        return
-    for field in fields:
-        name = field.replace("[", ".").partition(".")[0]
-        if name not in definition.binder.accepts:
-            reading.fault(f"once {template!r} names {name!r}, which is no parameter of it; {_takes(definition.binder)}")
-        elif name in definition.secret:
-            reading.fault(f"once {template!r} names {name!r}, which is secret: a business key is stored")
-
-
-def _fields(template: str) -> Iterator[str]:
-    """The fields of a template, those inside format specs too."""
-    from string import Formatter
-
-    for _, field, spec, _ in Formatter().parse(template):
-        if field is not None:
-            yield field
-        if spec:
-            yield from _fields(spec)

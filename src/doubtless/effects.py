@@ -130,8 +130,6 @@ class _Declared(NamedTuple):
     settle_within_us: int
     single_request: bool
     idempotent_by: str | None
-    once: str | None
-    once_window_us: int | None
     independent: bool
     cost: int | float | None
     takes_key: bool
@@ -173,7 +171,7 @@ class StepDefinition(_Declared):
             for field in (
                 "name", "compensate", "compensate_deadline_us", "timeout_us", "attempts", "backoff_us", "backoff_max_us",
                 "retry_rejected", "key_window_us", "absent_after_us", "on_absent", "query_attempts", "settle_within_us",
-                "single_request", "idempotent_by", "once", "once_window_us", "independent", "cost", "takes_key",
+                "single_request", "idempotent_by", "independent", "cost", "takes_key",
             )
         }  # fmt: skip
         return values | {
@@ -210,16 +208,32 @@ class StepDefinition(_Declared):
         return self._hints.params
 
     @cached_property
+    def _stored_types(self) -> dict[str, Any]:
+        """The annotations of what is stored: of params that are no secret, and of the result (``return``)."""
+        types = {name: kind for name, kind in self.param_types.items() if name in self.binder.accepts - self.secret}
+        return types if self.returns is None else {**types, "return": self.returns}
+
+    @cached_property
+    def type_faults(self) -> tuple[str, ...]:
+        """Annotations that no stored value can keep: half-sentences. The annotations are looked at here, not before."""
+        from .storable import faults_of
+
+        found: list[str] = []
+        for name, annotation in self._stored_types.items():
+            if name == "return":
+                found += faults_of(annotation, place="the result", verb="return", every_member=True)
+            else:
+                found += faults_of(annotation, place=f"the parameter {name}", verb="pass", every_member=False)
+        return tuple(found)
+
+    @cached_property
     def _restorers(self) -> tuple[dict[str, Callable[[Any], Any]], list[str]]:
         """What restores each param and the result (``return``), and the names of those that nothing can restore."""
         from .restore import restorer
 
         compiled: dict[str, Callable[[Any], Any]] = {}
         unresolved = list(self._hints.unresolved)
-        types = {name: kind for name, kind in self.param_types.items() if name in self.binder.accepts - self.secret}
-        if self.returns is not None:
-            types["return"] = self.returns
-        for name, annotation in types.items():
+        for name, annotation in self._stored_types.items():
             try:
                 restore = restorer(annotation)
             except UsageError:  # a name inside it that `typing` let pass

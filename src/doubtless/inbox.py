@@ -14,6 +14,7 @@ from .effects import StepDefinition
 from .errors import AlreadySettled, AnswerRefused, CaseChanged, Moved, UnknownCase
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
+from .outcomes import unstorable
 from .outputs import store_output
 from .store.base import CaseRow
 
@@ -283,7 +284,7 @@ def settle(
     while True:
         row = store.case(case_id)
         if row is None:
-            raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
+            raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox --store URL lists the open ones", case=case_id)
         if row.settled_seq is not None:
             raise already_settled(row)
         last = store.last(row.task_id)
@@ -306,7 +307,7 @@ def already_settled(row: CaseRow) -> AlreadySettled:
     when = datetime.fromtimestamp((row.settled_at or 0) / 1e6, UTC).isoformat(timespec="seconds")
     return AlreadySettled(
         f"case {row.case_id} is already settled, by {row.settled_by} at {when}; your answer was not taken",
-        hint=f"doubtless show {row.task_id}",
+        hint=f"doubtless show {row.task_id} --store URL",
         case=row.case_id,
         by=row.settled_by,
     )
@@ -332,7 +333,7 @@ def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str, why: str = 
     if len(shown) < 8 or not case.hash.startswith(shown.lower()):
         raise CaseChanged(
             f"case {case.id} has new evidence since it was shown ({shown or 'nothing'}); your answer was not taken",
-            hint=f"look at it again: doubtless inbox {case.id}",
+            hint=f"look at it again: doubtless inbox {case.id} --store URL",
             case=case.id,
             hash=case.hash,
         )

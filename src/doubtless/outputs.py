@@ -60,8 +60,8 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
         try:
             if restore is not None:
                 value = restore(value)
-        except DoesNotFit as error:
-            raise ask_output(run, path, settled.name, str(error)) from None
+        except DoesNotFit as misfit:
+            raise ask_output(run, path, settled.name, str(misfit)) from None
         if run.log.cases:
             fits_again(run, path, settled.name)
         return value

@@ -282,8 +282,8 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
 
 async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
     """The async half of `call_step`: the place is taken already, in the task's own code."""
-    this.undriven.pop(path, None)
     this.check()
+    this.undriven.pop(path, None)  # not before: what begins only after the task's code has ended is never driven
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)

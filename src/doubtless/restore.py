@@ -66,7 +66,7 @@ class _Compiler:
         return self._generic(origin, typing.get_args(annotation), expected)
 
     def _generic(self, origin: Any, args: tuple[Any, ...], expected: str) -> Plan:
-        if origin in _WRAPPERS:
+        if origin in WRAPPERS:
             return self.plan(args[0])
         if origin is typing.Literal:
             return plans.literal_of(args)
@@ -74,15 +74,17 @@ class _Compiler:
             return self._union(args)
         if origin is tuple:
             return self._tuple(args, expected)
-        if origin in _LISTS:
+        if origin in LISTS:
             return plans.list_of(self.plan(args[0]) if args else ANYTHING, expected)
-        if origin in _DICTS:
+        if origin in DICTS:
             key, item = args or (Any, Any)
             return plans.dict_of(self.plan(key), self.plan(item), expected)
         return self.plan(origin)  # a generic class of the user: its type variables stand for anything
 
     def _union(self, args: tuple[Any, ...]) -> Plan:
-        members = [self.plan(arg) for arg in args]
+        # A plain dict takes every object: it comes last, whatever the order of the annotation.
+        ordered = sorted(args, key=lambda arg: any(plain in (arg, typing.get_origin(arg)) for plain in DICTS))
+        members = [self.plan(arg) for arg in ordered]
         return ANYTHING if ANYTHING in members else plans.union_of(members)
 
     def _tuple(self, args: tuple[Any, ...], expected: str) -> Plan:
@@ -113,7 +115,7 @@ class _Compiler:
             return self._known[kind]
         if kind is tuple:
             return plans.tuple_of_any_length(ANYTHING, "tuple")
-        if kind in _LISTS or kind in _DICTS:
+        if kind in LISTS or kind in DICTS:
             return self._generic(kind, (), kind.__name__)
         return self._user_class(kind)
 
@@ -138,7 +140,7 @@ class _Compiler:
         hints = _hints(kind)
         required = set(kind.__required_keys__)  # what `from __future__ import annotations` hides from it is in the hints
         for name, hint in hints.items():
-            while (origin := typing.get_origin(hint)) in _WRAPPERS:
+            while (origin := typing.get_origin(hint)) in WRAPPERS:
                 if origin is typing.Required:
                     required.add(name)
                 elif origin is typing.NotRequired:
@@ -199,7 +201,7 @@ def _resolved(name: str, read: Callable[[], Any]) -> Any:
 _OPEN: Final = (Any, object, inspect.Parameter.empty)
 _RESOLVE: Final = "import the name at run time, not only for type checking"
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_WRAPPERS: Final = (
+WRAPPERS: Final = (
     typing.Annotated,
     typing.Required,
     typing.NotRequired,
@@ -207,5 +209,5 @@ _WRAPPERS: Final = (
     typing.ClassVar,
     getattr(typing, "ReadOnly", typing.Annotated),
 )
-_LISTS: Final = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable, abc.Reversible)
-_DICTS: Final = (dict, abc.Mapping, abc.MutableMapping)
+LISTS: Final = (list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable, abc.Reversible)
+DICTS: Final = (dict, abc.Mapping, abc.MutableMapping)

@@ -92,6 +92,8 @@ class StepTable:
         for definition in list(self._steps.values()):
             if definition.compensate_given is not None and definition.effect is not Effect.READ:
                 faults += [f"step {definition.name!r}: {half}" for half in self._check_compensation(definition)]
+        for definition in (*self._steps.values(), *self._implied.values()):
+            faults += [f"step {definition.name!r}: {half}" for half in definition.type_faults]
         return faults
 
     def _check_compensation(self, definition: StepDefinition) -> list[str]:

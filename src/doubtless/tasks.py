@@ -430,7 +430,8 @@ class TaskRun:
         message = f"step {name} at place {path} was called but not awaited; " + (
             "what the log holds of it was not asked for" if logged else "nothing was sent"
         )
-        self.open_case(this, CaseKind.CODE_ERROR, {"error": "NotAwaited", "message": message, "step": name, "path": path}, message)
+        data = {"error": "NotAwaited", "message": message, "step": name, "path": path}
+        self.open_case(this, CaseKind.CODE_ERROR, data, message)
 
     def conclude_held(self, this: Pass, error: BaseException | None) -> None:
         """A person has failed the task, or it waits in a `hold` case: its code is not run, and doubts come first."""

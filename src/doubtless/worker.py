@@ -113,6 +113,7 @@ class Worker:
                 if head.why and still_frozen(head.why, store.frozen()):
                     continue
                 self._busy.add(head.task_id)
+                self._setback.taken(head)
             self._spawn(head.task_id)
 
     def _spawn(self, task_id: str) -> None:
@@ -164,6 +165,11 @@ class Setback:
             before = max(expected, head.updated_at)  # what was written later than now was written before the clock was set
             if head.wake_at is not None and head.wake_at > now.wall and before - now.wall >= self.SLACK:
                 self._due.setdefault((head.task_id, head.wake_at), now.boot + max(0, head.wake_at - before))
+
+    def taken(self, head: Head) -> None:
+        """It is looked at now; should it wait on to the same time, by a cautious reading of the clocks, it does."""
+        if head.wake_at is not None:
+            self._due.pop((head.task_id, head.wake_at), None)
 
     def due(self, store: Store, now: Instant) -> list[Head]:
         """The heads of those whose time has come; what has another time by now, or is due by the wall clock, is dropped."""

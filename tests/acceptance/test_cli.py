@@ -798,7 +798,7 @@ def test_what_a_module_or_a_step_prints_is_no_part_of_the_json_document(shop: Sh
     assert ran.json == {"task": "w1", "status": "done", "output": 1}
     assert sorted(ran.err.split()) == sorted("imported run called a child".split())
     for words in (["steps", "loud:app"], ["resume", "loud:app", "w1"], ["resume", "loud:app", "--all"]):
-        assert shop.cli(*words, "--json").err.split() == (["imported", "run"] if "w1" in words[2:] else ["imported"])
+        assert shop.cli(*words, "--json").err == "imported\n"
     assert shop.cli("run", "loud:app", "watch", "w2").out.split() == ["imported", "run", "called", "a", "child", "1"]
 
 

@@ -530,6 +530,14 @@ def test_what_makes_a_second_send_harmless_is_told_in_the_developers_words() -> 
     assert 'idempotent_by "the order\'s number": that makes a second send harmless' in report_on(step).assumed
 
 
+def test_without_a_key_nothing_is_promised_about_a_first_send_that_comes_late() -> None:
+    for window in (None, "P1D"):
+        step = make(bare, effect="idem_write", idempotent_by="order", key_window=window)
+        assert assumes(step, "no key: nothing protects the order; a late first send may still arrive after later writes")
+        assert not any("however late" in line or "remembers the key" in line for line in report_on(step).assumed)
+    assert not assumes(keyed_step(), "no key: ")
+
+
 def test_a_window_is_told_with_its_length() -> None:
     assert assumes(keyed_step(key_window="P1D"), "key_window 1 d: ")
     assert assumes(keyed_step(query=find_by_key, absent_after="PT90S"), "absent_after 1 min 30 s: ")

@@ -151,6 +151,18 @@ class Square(pydantic.BaseModel):
     color: str = "none"
 
 
+@dataclass
+class Cat:
+    name: str
+    kind: Literal["cat"] = field(default="cat", init=False)
+
+
+@dataclass
+class Dog:
+    name: str
+    kind: Literal["dog"] = "dog"
+
+
 @pydantic.dataclasses.dataclass
 class Checked:
     amount: int
@@ -210,6 +222,9 @@ ROUND_TRIPS: list[tuple[Any, Any]] = [
     (list[Money] | None, [Money(Decimal(1))]),
     (Money | dict[Any, Any], Money(Decimal(1))),
     (Money | dict[str, Any], {"amount": "1"}),
+    (dict[str, Any] | Money, Money(Decimal(1))),
+    (Cat | Dog, Dog("a")),
+    (Dog | Cat, Dog("a")),
     (Circle | Square, Square(size=1)),
     (Square | Circle, Circle(size=1)),
     (list, [1, "a"]),
