@@ -49,7 +49,7 @@ def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable
     return StoreUnavailable(
         f"task {run.task_id}: {row.step_name} at {row.path} is done but cannot be recorded"
         f" ({error.message if error else 'its output cannot be stored'}); its result is kept {place}",
-        hint=f"make the store writable again, then: doubtless resume {run.task_id}; the step is not run again",
+        hint=f"make the store writable again, then: doubtless resume MODULE:APP {run.task_id}; the step is not run again",
         task=run.task_id,
         step=row.step_name,
     )

@@ -229,7 +229,7 @@ class Runs:
         if parked is not None and parked.frozen is not None:
             return TaskFrozen(
                 f"task {task_id} stands before {parked.frozen}, which is frozen; it was not called",
-                hint=f"doubtless thaw {parked.frozen}, then: doubtless resume {task_id}",
+                hint=f"doubtless thaw {parked.frozen}, then: doubtless resume MODULE:APP {task_id}",
                 task=task_id,
                 step=parked.frozen,
             )
@@ -242,7 +242,7 @@ class Runs:
             )
         until = None if head.wake_at is None else Instant(head.wake_at, 0)
         return TaskWaiting(
-            f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume {task_id}", task=task_id, cases=cases
+            f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume MODULE:APP {task_id}", task=task_id, cases=cases
         )
 
 

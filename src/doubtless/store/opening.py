@@ -76,7 +76,7 @@ def what_to_do(place: Place) -> Literal["create", "open"]:
             return "create"
         raise StoreSuspect(
             f"{place.path} is gone, but its mark is there: a fresh store would know nothing of what was sent",
-            hint=f"bring the file back; or go on without it: doubtless recover --accept --store {url_of(place.path)}",
+            hint=f"bring the file back; or go on without it: doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
         )
     if header.size == 0:
         return _judge_empty(place, mark)
@@ -105,7 +105,7 @@ def refuse_short(path: str) -> None:
     if short:
         raise StoreDamaged(
             f"{path} is damaged: {short}",
-            hint=f"restore a backup, then doubtless recover --accept --store {url_of(path)}; "
+            hint=f"restore a backup, then doubtless recover --accept --by NAME --why TEXT --store {url_of(path)}; "
             "doubtless recover without --accept lists the intents that can still be read",
         )
 
@@ -119,7 +119,7 @@ def _judge_empty(place: Place, mark: Mark | Unfit | None) -> Literal["create"]:
         )
     raise StoreSuspect(
         f"{place.path} is empty, but its mark says that a store used to be here",
-        hint=f"restore a backup, then doubtless recover --accept --store {url_of(place.path)}",
+        hint=f"restore a backup, then doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
     )
 
 
@@ -163,7 +163,7 @@ def build(place: Place, mark: Mark, *, suspect: bool = False) -> schema.Meta:
         if db.execute("SELECT 1 FROM events LIMIT 1").fetchone() is not None:
             raise StoreSuspect(
                 f"{place.path} has rows, but its mark says that it was never finished",
-                hint=f"doubtless recover --accept --store {url_of(place.path)}",
+                hint=f"doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
             )
         place.point("build:before")
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # from now on the file itself says whose it is
@@ -193,7 +193,7 @@ def _open_to_use(place: Place) -> apsw.Connection:
         if why:
             raise StoreSuspect(
                 f"{place.path} does not fit its mark: {why}; copied or restored, it may know less than was done",
-                hint=f"doubtless recover --accept --store {url_of(place.path)}",
+                hint=f"doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
                 reason=why,
             )
         if place.namespace is not None and place.namespace != meta.namespace:

@@ -137,7 +137,7 @@ def refuse_foreign(path: str, header: Header, *, had_mark: bool) -> None:
         if had_mark:
             raise StoreDamaged(
                 f"{path} was a store, and its beginning is damaged",
-                hint=f"restore a backup, then doubtless recover --accept --store {url_of(path)}",
+                hint=f"restore a backup, then doubtless recover --accept --by NAME --why TEXT --store {url_of(path)}",
             )
         raise StoreRefused(f"{path} is not a database", hint="give the store a file of its own")
     if header.application_id not in (0, APPLICATION_ID):
