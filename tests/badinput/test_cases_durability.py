@@ -269,7 +269,7 @@ def test_a_restored_backup_is_noticed_by_the_mark_and_refused(
 ) -> None:
     """C20: the high-water mark outside of the database shows that the log knows less than was done."""
     before = everything(folder)
-    with pytest.raises(StoreSuspect, match=r"doubtless recover --accept --store sqlite:///.*bad\.db"):
+    with pytest.raises(StoreSuspect, match=r"doubtless recover --accept --by NAME --why TEXT --store sqlite:///.*bad\.db"):
         books_of(make_app, world).app.resume("b1")
     assert {name: what for name, what in everything(folder).items() if name in before} == before
     assert len(restored.lines()) == 7

@@ -86,7 +86,7 @@ def test_a_result_for_which_there_is_no_room_is_spilled_beside_the_database_and_
     (file,) = spilled(tmp_path)
     assert file.name in error.message
     assert "pay at 1 is done" in error.message
-    assert "doubtless resume f1" in error.hint
+    assert "doubtless resume MODULE:APP f1" in error.hint
     full.empty()
     assert full.run() == "payment-1"
     assert (full.effects, spilled(tmp_path)) == (1, [])
@@ -483,7 +483,7 @@ def test_with_no_room_for_any_file_the_effect_happens_once_and_the_task_ends_whe
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert said[0]["error"] == "store_unavailable"
-    assert "resume f1" in said[0]["hint"]
+    assert "resume MODULE:APP f1" in said[0]["hint"]
     assert said[-1] == {"out": size, "effects": 1, "problems": []}
 
 

@@ -97,7 +97,7 @@ def test_a_database_restored_from_a_backup_is_refused_with_the_command_to_type(
     before = file.read_bytes()
     with pytest.raises(StoreSuspect) as caught:
         make_store().info()
-    assert f"doubtless recover --accept --store sqlite:///{file}" in str(caught.value)
+    assert f"doubtless recover --accept --by NAME --why TEXT --store sqlite:///{file}" in str(caught.value)
     assert "seen 2" in str(caught.value)
     assert file.read_bytes() == before
 

@@ -76,7 +76,8 @@ def what_to_do(place: Place) -> Literal["create", "open"]:
             return "create"
         raise StoreSuspect(
             f"{place.path} is gone, but its mark is there: a fresh store would know nothing of what was sent",
-            hint=f"bring the file back; or go on without it: doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
+            hint="bring the file back; or go on without it: "
+            f"doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
         )
     if header.size == 0:
         return _judge_empty(place, mark)

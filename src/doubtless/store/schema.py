@@ -120,7 +120,7 @@ def meta(db: apsw.Connection) -> Meta:
     """Read the meta row."""
     row = db.execute(queries()["meta"]).fetchone()
     if row is None:
-        raise StoreRefused(f"{db.filename} has no meta row", hint="restore a backup, then doubtless recover --accept --by NAME --why TEXT")
+        raise StoreRefused(f"{db.filename} has no meta row", hint="restore a backup, then: doubtless recover --accept")
     return Meta(row[0], row[1], row[2], bool(row[3]), row[4])
 
 
