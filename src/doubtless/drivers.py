@@ -17,8 +17,9 @@ from .canonical import encode
 from .effects import StepDefinition
 from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
 from .events import Kind, StepStatus, draft, elapsed_most
-from .executor import finish_call, first_call, run_step
+from .executor import begin_call, finish_call, run_step
 from .outcomes import NotSent
+from .protocol import Call, decide
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,7 +35,10 @@ def drive_step(run: Run, definition: StepDefinition, path: str, given: Input) ->
     if not run.log.open and not run.suspect:
         run.check()
         try:
-            request = first_call(run, definition, path, given)
+            now = run.runtime.store.now()
+            action = decide(definition.effective, None, now)
+            assert isinstance(action, Call)  # where nothing is logged
+            request = begin_call(run, definition, definition.effective, path, given, None, action, now)
             done = None if request is None else finish_call(request.frame, call_here(run, request))
         except (StoreError, StaleEpoch) as error:
             raise run.broken(error) from error

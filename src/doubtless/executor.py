@@ -94,14 +94,6 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
     return tighten(frozen, definition, runtime.known())
 
 
-def first_call(run: Run, definition: StepDefinition, path: str, given: Input) -> Invoke | None:
-    """What `run_step` does where nothing is logged and no other step is open: the attempt's row, then the call."""
-    now = run.runtime.store.now()
-    action = decide(definition.effective, None, now)
-    assert isinstance(action, Call)
-    return begin_call(run, definition, definition.effective, path, given, None, action, now)
-
-
 def begin_call(
     run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
     action: Call, started: Instant,

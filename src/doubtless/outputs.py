@@ -31,7 +31,7 @@ class Output(NamedTuple):
 def store_output(runtime: Runtime, definition: StepDefinition, value: Any) -> Output:
     """Encode an output and give it back as the log will: the same on the first run and on replay."""
     try:
-        text = encode(value, where=f"the output of {definition.name}")
+        text = encode(value, where="the output")
     except NotCanonical as error:
         return Output(None, (), None, None, f"{type(value).__name__} cannot be stored: {error.message}")
     if not runtime.vault.empty:

@@ -25,7 +25,7 @@ from .fold import StepRecord, fold_steps
 from .keeping import keep_trying
 from .log import TaskLog
 from .lookback import record_overrun_look
-from .outcomes import Outcome
+from .outcomes import Outcome, text_of
 from .passes import Ending, Park, Pass, unwrapped
 from .recording import record_outcome
 
@@ -329,7 +329,7 @@ class TaskRun:
         elif error is not None and not isinstance(error, Exception):
             self.write_parked(Park(f"interrupted: {type(error).__name__}"))
         elif error is not None:
-            self.open_case(this, CaseKind.CODE_ERROR, self.code_error(error), f"{type(error).__name__}: {error}")
+            self.open_case(this, CaseKind.CODE_ERROR, self.code_error(error), text_of(error))
         else:
             self.finish(ending.value, this)
 
@@ -406,7 +406,7 @@ class TaskRun:
         records = self.unsettled()
         if not records:
             return False
-        said = "" if error is None else f"; {type(error).__name__}: {error}"
+        said = "" if error is None else f"; {text_of(error)}"
         why = f"the task does not end while a write is in doubt: {records[0].name} at {records[0].path}{said}"
         now, before = self.runtime.store.now(), set(self.log.cases)
         rows = [
@@ -462,7 +462,9 @@ class TaskRun:
     def code_error(self, error: BaseException) -> dict[str, Any]:
         """What a person needs to see of an exception that is no outcome of a step."""
         text = "".join(traceback.format_exception(error))
-        data: dict[str, Any] = {"error": type(error).__name__, "message": self.runtime.vault.mask(str(error))[:1000]}
+        name = type(error).__name__
+        message = text_of(error).removeprefix(f"{name}: ")
+        data: dict[str, Any] = {"error": name, "message": self.runtime.vault.mask(message)[:1000]}
         data["traceback"] = self.runtime.vault.mask(text)[-4000:]
         if isinstance(error, StepFailed):
             data |= {"step": error.step, "path": error.path, "failure": error.kind}
