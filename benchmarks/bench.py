@@ -247,7 +247,7 @@ def page(rows: list[Row], grown: tuple[float, float], imported: tuple[float, flo
 def main() -> None:
     """Measure everything and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="few rounds, and print only: for a look, not for the page")
     options = parser.parse_args()
