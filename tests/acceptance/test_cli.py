@@ -799,7 +799,8 @@ def test_what_a_module_or_a_step_prints_is_no_part_of_the_json_document(shop: Sh
     assert sorted(ran.err.split()) == sorted("imported run called a child".split())
     for words in (["steps", "loud:app"], ["resume", "loud:app", "w1"], ["resume", "loud:app", "--all"]):
         assert shop.cli(*words, "--json").err == "imported\n"
-    assert shop.cli("run", "loud:app", "watch", "w2").out.split() == ["imported", "run", "called", "a", "child", "1"]
+    plain = shop.cli("run", "loud:app", "watch", "w2").out.split()  # the child writes past this process's buffer
+    assert sorted(plain) == sorted("imported run called a child 1".split())
 
 
 def test_tasks_and_show_name_the_store_that_they_read(shop: Shop) -> None:
