@@ -15,6 +15,7 @@ from .blobs import Content
 from .calls import Runtime
 from .canonical import decode, encode, input_hash
 from .clocks import Clock, SystemClock
+from .conclusion import TaskCode
 from .declaring import define
 from .drivers import invoke
 from .durations import parse_duration
@@ -38,7 +39,6 @@ from .steps import Step, Task
 from .store import open_store
 from .store.base import Head, Problem, Store
 from .table import StepTable
-from .tasks import TaskCode
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -10,7 +10,7 @@ from .errors import UsageError
 from .passes import Pass, call_step, outside
 
 if TYPE_CHECKING:
-    from .tasks import TaskCode
+    from .conclusion import TaskCode
 
 P = ParamSpec("P")
 R = TypeVar("R")
