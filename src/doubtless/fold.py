@@ -389,6 +389,8 @@ class Moves:
         """The moves that this row makes and may not: path, from, to."""
         touched = list(self._records) if row.kind == Kind.TASK_CLAIMED else [row.path] if row.path is not None else []
         illegal: list[tuple[str, str | None, str]] = []
+        if row.kind == Kind.STEP_INTENDED and row.path in self._records:  # one place, one intent: its key never changes (I5)
+            return [(row.path, self._records[row.path].status, "a second intent")]
         for path in touched:
             record, before = self._records.get(path), None
             if record is None:

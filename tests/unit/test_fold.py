@@ -32,6 +32,7 @@ from doubtless.fold import (
     CaseOpened,
     Freeze,
     HeadChange,
+    Moves,
     StepRecord,
     case_id,
     fold_step,
@@ -676,3 +677,15 @@ def test_every_kind_that_a_step_can_have_folds_into_its_record(kind: Kind) -> No
     assert log.rows[-1].kind == kind
     assert log.folded().last_seq == log.rows[-1].event_seq
     assert state(log.record()) != before
+
+
+def test_moves_that_no_step_may_make_are_found_and_a_second_intent_too() -> None:
+    log = StepLog()
+    log.attempt("unknown")
+    moves = Moves()
+    assert [moves.add(row) for row in log.rows] == [[] for _ in log.rows]
+    again = next(row for row in log.rows if row.kind == Kind.STEP_INTENDED)
+    assert moves.add(again) == [(again.path, StepStatus.UNCERTAIN, "a second intent")]
+    done = again._replace(kind=Kind.STEP_SETTLED, status=StepStatus.DONE, attempt=1, data=None)
+    assert moves.add(done) == []
+    assert moves.add(done._replace(status=StepStatus.FAILED)) == [(again.path, StepStatus.DONE, StepStatus.FAILED)]
