@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from .effects import StepDefinition
 from .errors import UsageError
-from .passes import Pass, call_step, outside
+from .passes import Pass, call_step
 
 if TYPE_CHECKING:
     from .conclusion import TaskCode
@@ -79,7 +79,10 @@ class Task(Generic[P, R]):
                 f"task {self.name} was called directly; nothing was written",
                 hint=f'app.run({self.name}, "an-id", …) starts or resumes it; {self.name}.fn is the bare function',
             )
-        raise outside(self.name, inside=True)
+        raise UsageError(
+            f"task {self.name} was called inside a task; child tasks are not built yet, and nothing was written",
+            hint=f"call its bare function, {self.name}.fn(…), or run it as a task of its own",
+        )
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
