@@ -44,7 +44,7 @@ class Content:
 
         Raises: StoreDamaged when it is missing or not what was written.
         """
-        if isinstance(ref, str) and ref.startswith("inline:"):
+        if ref.__class__ is str and ref[:7] == "inline:":
             return ref[7:]
         if not isinstance(ref, bytes):
             raise StoreDamaged(f"{ref!r} is no ref", hint="doubtless verify", ref=ref)

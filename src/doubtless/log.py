@@ -87,32 +87,33 @@ class TaskLog:
         """Fill `settled`; say from which row on the rows are needed whole."""
         settled = self.settled
         open_from: dict[str, tuple[int, bytes | None]] = {}  # of steps that are not settled: their first row, input hash
-        settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, Settled._make
+        settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, tuple.__new__
         whole, seen = 1 << 62, self.steps_seen
         for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id):
+            if step_seq is not None and step_seq > seen:
+                seen = step_seq
             if path is None:
                 if kind in _WHOLE:
                     whole = min(whole, seq)
-                continue
-            if kind == intend:
+            elif kind == intend:
                 open_from[path] = (seq, digest)
             elif kind == settle:
                 known = open_from.pop(path, None)
                 if known is None or known[1] is None:
-                    settled[path] = make((name, digest, status, output, error))
+                    settled[path] = make(Settled, (name, digest, status, output, error))
                 else:
-                    settled[path] = make((name, known[1], status, output, error))
+                    settled[path] = make(Settled, (name, known[1], status, output, error))
+            elif kind in _WHOLE and path not in settled:
+                whole = min(whole, seq)
+                open_from.setdefault(path, (seq, digest))
             elif path in settled:
+                whole = min(whole, seq) if kind in _WHOLE else whole
                 if kind == Kind.CASE_SETTLED and (output is not None or error is not None):
                     settled[path] = settled[path].given(output, error)
                 elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
                     open_from[path] = (1, settled.pop(path).input_hash)
             else:
                 open_from.setdefault(path, (seq, digest))
-            if kind in _WHOLE:
-                whole = min(whole, seq)
-            elif step_seq is not None and step_seq > seen:
-                seen = step_seq
         self.steps_seen = seen
         return min([whole, *(first for first, _ in open_from.values())])
 
