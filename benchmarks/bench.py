@@ -78,13 +78,16 @@ def steps(folder: str, rounds: int, count: int) -> list[Row]:
     app, step = declare(f"sqlite:///{folder}/steps.db")
     floor = Floor(f"{folder}/floor.db")
     difference = {"order": "A-17", "kind": "missing"}
-    timed: dict[str, list[tuple[float, float]]] = {"write": [], "read": []}
+    timed: dict[str, list[tuple[float, float]]] = {"write": [], "read": [], "thin": []}
 
     def turn(number: int) -> None:
         task = f"{TASK_ID}-{number}"
 
         def write(i: int) -> None:
             floor.write(task, i, "create_adjustment", create_adjustment, difference=difference, amount=i)
+
+        def thin(i: int) -> None:
+            floor.write_thin(f"{task}-thin", i, "create_adjustment", create_adjustment, difference=difference, amount=i)
 
         def read(i: int) -> None:
             floor.read(task, i + count, "match_orders", match_orders, difference=difference, amount=i)
@@ -99,6 +102,7 @@ def steps(folder: str, rounds: int, count: int) -> list[Row]:
                 per_step(read, count),
             ),
         }
+        pairs["thin"] = (pairs["write"][0], per_step(thin, count))
         if number >= 0:  # the first round warms caches and is not counted
             for kind, pair in pairs.items():
                 timed[kind].append(pair)
@@ -109,7 +113,11 @@ def steps(folder: str, rounds: int, count: int) -> list[Row]:
             turn(number)
 
     app.run(measure, TASK_ID)
-    names = {"write": "a write step, two durable commits", "read": "a read step, one commit"}
+    names = {
+        "write": "a write step, two durable commits",
+        "read": "a read step, one commit",
+        "thin": "the write step beside a thinner floor: key, params and output only",
+    }
     return [ratio(names[kind], pairs, "≤ 1.25" if kind == "write" else "") for kind, pairs in timed.items()]
 
 

@@ -61,6 +61,15 @@ class Floor:
         self.cursor.execute(RESULT, (task, 2 * seq + 1, seq, step, None, None, None, output, None, now))
         return json.loads(output)
 
+    def write_thin(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
+        """The same two commits with key, params and output only: no status, class, input hash or times are filled in."""
+        text = _dump(params)
+        key = sha256(f"{task}:{seq}:{step}:{text}".encode()).digest()
+        self.cursor.execute(INTENT, (task, 2 * seq, seq, step, None, None, key, text, None))
+        output = _dump(fn(**json.loads(text), idempotency_key=key.hex()))
+        self.cursor.execute(RESULT, (task, 2 * seq + 1, seq, step, None, None, None, output, None, None))
+        return json.loads(output)
+
     def read(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """Call, result, commit."""
         text = _dump(params)

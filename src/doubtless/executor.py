@@ -131,7 +131,7 @@ def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     if isinstance(reply, Returned):
         if type(reply.value) in PLAIN and definition.classify is None:
             return (record_result(frame, reply.value),)
-        outcome = returned_outcome(definition, reply.value, run, frame.path)
+        outcome = classify_returned(reply.value, **_circumstances(definition, run, frame.path))
         if outcome is None:
             return (record_result(frame, reply.value),)
     elif isinstance(reply, Raised) and not reply.entered:
@@ -260,13 +260,6 @@ def _circumstances(definition: StepDefinition, run: Run, path: str) -> dict[str,
         "handle_recorded": record is not None and bool(record.handles),
         "mask": run.runtime.vault.mask,
     }
-
-
-def returned_outcome(definition: StepDefinition, value: Any, run: Run, path: str) -> Outcome | None:
-    """None for an ordinary output; an outcome for a refusal inside a 200 or a client's response object."""
-    if definition.classify is None and type(value) in PLAIN:
-        return None
-    return classify_returned(value, **_circumstances(definition, run, path))
 
 
 def settle_reused(run: Run, record: StepRecord, action: Reuse) -> None:

@@ -23,12 +23,6 @@ def record_result(frame: Frame, value: Any) -> Any:
     except StoreUnavailable:
         output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
     rows = settled_rows(run, definition.effect, path, definition.name, frame.step_seq, frame.attempt, output, frame.started)
-    if record is None and output.fault is None and output.unstored is None and definition.effect != Effect.READ:
-        try:
-            run.log.append(rows[0], blobs=output.blobs, forget=given is not None)
-            return output.value
-        except (Moved, StaleEpoch, StoreUnavailable):
-            pass  # the long way below appends it again, or keeps it
     if output.unstored is not None:
         raise spill_result(run, rows[0], output.unstored)
     if record is None:
