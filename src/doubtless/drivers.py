@@ -19,7 +19,7 @@ from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageEr
 from .events import Kind, StepStatus, draft, elapsed_most
 from .executor import begin_call, finish_call, run_step
 from .outcomes import NotSent
-from .protocol import Call, decide
+from .protocol import FIRST
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,12 +33,8 @@ def invoke(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
 def drive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:
     """Run the step at `path` in this thread; where nothing is logged and no step is open, straight to its call."""
     if not run.log.open and not run.suspect:
-        run.check()
         try:
-            now = run.runtime.store.now()
-            action = decide(definition.effective, None, now)
-            assert isinstance(action, Call)  # where nothing is logged
-            request = begin_call(run, definition, definition.effective, path, given, None, action, now)
+            request = begin_call(run, definition, definition.effective, path, given, None, FIRST, run.runtime.store.now())
             done = None if request is None else finish_call(request.frame, call_here(run, request))
         except (StoreError, StaleEpoch) as error:
             raise run.broken(error) from error

@@ -256,30 +256,27 @@ def draft(
     return _make(Event, row)
 
 
-def _hex(value: object) -> str:
-    if isinstance(value, bytes):
-        return "x:" + value.hex()
-    raise TypeError(f"a row holds no {type(value).__name__}")
-
-
-def _make_encoder() -> Callable[[Sequence[Any]], str]:
-    """A JSON encoder made once: `JSONEncoder.encode` would make its C half anew for every row."""
-    options = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_hex, check_circular=False)
-    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-    if make is None:
-        return options.encode
-    encode = make(None, _hex, json.encoder.encode_basestring, None, ":", ",", False, False, False)
-    return lambda row: "".join(encode(row, 0))
-
-
-_encode = _make_encoder()
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 """JSON of `data` and `error` columns: plain JSON values only."""
 
 
 def row_hash(event: Event) -> bytes:
-    """The hash that the next row of the task carries as its `prev_hash`: sha256 over all columns."""
-    return sha256(_encode(event).encode()).digest()
+    """The hash that the next row of the task carries as its `prev_hash`: sha256 over all columns.
+
+    Meaning: the columns as text in their order, a NUL between them (names are printable and JSON escapes it, so that no
+    column holds one), digests in hex, an empty one as ``None``. Written out, because it is made twice for each step.
+    """
+    (
+        task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
+        epoch, form, prev,
+    ) = event  # fmt: skip
+    text = (
+        f"{task}\0{seq}\0{step}\0{path}\0{name}\0{kind}\0{status}\0{attempt}\0{effect}\0{key and key.hex()}\0"
+        f"{digest and digest.hex()}\0{given.hex() if isinstance(given, bytes) else given}\0"
+        f"{made.hex() if isinstance(made, bytes) else made}\0{error}\0{data.hex() if isinstance(data, bytes) else data}\0"
+        f"{began}\0{ended}\0{boot}\0{epoch}\0{form}\0{prev and prev.hex()}"
+    )
+    return sha256(text.encode()).digest()
 
 
 def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:

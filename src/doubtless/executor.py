@@ -103,12 +103,20 @@ def begin_call(
     kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
     rows: Sequence[Event] = ()
     blobs: Sequence[Blob] = ()
-    if policy.effect != Effect.READ:
-        step_seq, key, rows, blobs = attempt_rows(run, definition, path, given, record, action, started)
+    if policy.effect == Effect.READ:
+        step_seq = record.step_seq if record is not None else run.log.next_step_seq()
+    else:
+        if record is None:
+            assert given is not None
+            key = idempotency_key(run.runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
+            step_seq = run.log.next_step_seq()
+            row, blobs = intent(run, definition, path, given, step_seq, key, started)
+            rows = (row,)
+        else:
+            step_seq = record.step_seq
+            key, rows = next_attempt(run, definition, record, action, started)
         if definition.takes_key:
             kwargs["idempotency_key"] = key.hex()
-    else:
-        step_seq = record.step_seq if record is not None else run.log.next_step_seq()
     fn = definition.fn
     if definition.binder.positional_only:
         args, kwargs = definition.binder.arguments(kwargs)
@@ -154,22 +162,13 @@ def timed_out(timeout_us: int) -> Outcome:
     return Outcome("unknown", "timeout", f"no answer within {timeout_us / 1e6:g} s", None)
 
 
-def attempt_rows(
-    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, action: Call, now: Instant
-) -> tuple[int, bytes, Sequence[Event], Sequence[Blob]]:
-    """The rows that have to be durable before this attempt of a write is called: of the first one, the intent.
-
-    Shapes: the step's number, the key that is sent, the rows, and the contents that they name.
-    """
+def next_attempt(
+    run: Run, definition: StepDefinition, record: StepRecord, action: Call, now: Instant
+) -> tuple[bytes, list[Event]]:  # fmt: skip
+    """The key that a later attempt of a write sends, and the rows that have to be durable before it is called."""
     log, runtime = run.log, run.runtime
-    if record is None:
-        assert given is not None
-        key = idempotency_key(runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
-        step_seq = log.next_step_seq()
-        row, blobs = intent(run, definition, path, given, step_seq, key, now)
-        return step_seq, key, (row,), blobs
     rows: list[Event] = []
-    common: dict[str, Any] = {"step_seq": record.step_seq, "path": path, "step_name": record.name, "epoch": log.epoch}
+    common: dict[str, Any] = {"step_seq": record.step_seq, "path": record.path, "step_name": record.name, "epoch": log.epoch}
     if action.allow:
         answer = record.answer
         data = {"why": "did_not_happen", "by": answer.by if answer else ""}
@@ -179,7 +178,7 @@ def attempt_rows(
         params = canonical.decode(runtime.content.get(record.input_ref))
         hidden = definition.volatile | definition.secret
         key_text = encode({k: v for k, v in params.items() if k not in hidden})
-        new_key = idempotency_key(runtime.namespace, run.task_id, path, record.name, key_text, record.generation + 1)
+        new_key = idempotency_key(runtime.namespace, run.task_id, record.path, record.name, key_text, record.generation + 1)
     rows.append(
         draft(
             run.task_id,
@@ -192,7 +191,7 @@ def attempt_rows(
             **common,
         )  # fmt: skip
     )
-    return record.step_seq, new_key or record.keys[-1], rows, ()
+    return new_key or record.keys[-1], rows
 
 
 def intent(

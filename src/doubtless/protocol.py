@@ -78,11 +78,14 @@ class Fail(NamedTuple):
 
 Action = Reuse | Call | LookBack | WaitUntil | AskHuman | Fail
 
+FIRST = Call(1)
+"""What may be done where nothing is logged."""
+
 
 def decide(policy: Policy, record: StepRecord | None, now: Instant) -> Action:
     """What may be done next with this step."""
     if record is None:
-        return Call(1)
+        return FIRST
     if record.status in (StepStatus.DONE, StepStatus.COMPENSATED):
         return Reuse(record.output_ref)
     if record.settled:

@@ -87,10 +87,6 @@ class Link:
             self.cursor = self._connection.cursor()
         return self.cursor
 
-    def changes(self) -> int:
-        """How many rows the last statement changed; the caller holds the lock."""
-        return 0 if self._connection is None else self._connection.changes()
-
     def limit_pages(self, pages: int | None) -> None:
         """Let the file have no more than so many pages: a full disk, for tests and for hosts with a quota."""
         with self.lock:

@@ -76,6 +76,7 @@ def queries() -> dict[str, str]:
         {
             "columns": ", ".join(COLUMNS),
             "values": ", ".join(f"?{place}" for place in range(1, len(COLUMNS) + 1)),
+            "values_after_seq": ", ".join(f"?{place}" for place in range(3, len(COLUMNS) + 1)),
             "head": ", ".join(Head._fields),
             "case": ", ".join(CaseRow._fields),
             "kinds": _any_of("kind", Kind),

@@ -179,13 +179,13 @@ class SqliteStore:
                 hooks("append:before")
             try:
                 cursor.execute(self._append if guard is None else self._append_unfrozen, event)
-                written = link.changes()
+                written = True
             except apsw.ConstraintError as error:
                 check_refusal(error, self.path)
-                written = 0
+                written = False
             except apsw.Error as error:
                 link.take_back()
-                written = link.fate("append", error, lambda cursor: 1 if same(cursor, events) else None)
+                written = link.fate("append", error, lambda cursor: True if same(cursor, events) else None)
         if not written:  # say why; or write it, when the reason is gone meanwhile
             self._append_several(events, guard, blobs, keep_owner)
         elif hooks is not None:

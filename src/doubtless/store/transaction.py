@@ -80,11 +80,11 @@ def insert_owned(cursor: apsw.Cursor, events: Sequence[Event], guard: str | None
                 cursor.execute(queries()["append"], event)
             else:
                 cursor.execute(queries()["append_guarded"], (*event, guard))
-            if cursor.connection.changes() == 1:
-                insert(cursor, events[1:], path)
-                return True
         except apsw.ConstraintError as error:
             check_refusal(error, path)
+        else:
+            insert(cursor, events[1:], path)
+            return True
     if not same(cursor, events):
         refuse(cursor, event, guard, owner)
     return False

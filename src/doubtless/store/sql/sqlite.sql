@@ -132,24 +132,36 @@ SET suspect = 1, store_id = ?1, generation = ?2
 
 -- name: append
 -- One autocommitted statement: the epoch is checked and the row is written at one moment (I4).
--- No row changed: stale epoch. Refused by the gap trigger: moved.
+-- Refused by the gap trigger, to which a row without a place is a gap: moved, or stale epoch.
+-- VALUES and not SELECT … WHERE: beside a trigger that reads the same table, SQLite would copy the row to a temporary one.
 INSERT INTO events ({{columns}})
-SELECT {{values}}
-WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
+VALUES (
+  ?1,
+  CASE WHEN (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19 THEN ?2 END,
+  {{values_after_seq}}
+)
 
 -- name: append_unfrozen
--- The same while nothing at all is frozen, checked at that moment. No row changed: stale epoch, or something is frozen.
+-- The same while nothing at all is frozen, checked at that moment. Refused also: something is frozen.
 INSERT INTO events ({{columns}})
-SELECT {{values}}
-WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
-  AND NOT EXISTS (SELECT 1 FROM freezes)
+VALUES (
+  ?1,
+  CASE WHEN (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19 AND NOT EXISTS (SELECT 1 FROM freezes) THEN ?2 END,
+  {{values_after_seq}}
+)
 
 -- name: append_guarded
--- The same while this step is not frozen, checked at that moment. No row changed: stale epoch, or frozen.
+-- The same while this step is not frozen, checked at that moment. Refused also: frozen.
 INSERT INTO events ({{columns}})
-SELECT {{values}}
-WHERE (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
-  AND NOT EXISTS (SELECT 1 FROM freezes WHERE step = ?22 OR step = '*')
+VALUES (
+  ?1,
+  CASE
+    WHEN (SELECT epoch FROM tasks WHERE task_id = ?1) = ?19
+      AND NOT EXISTS (SELECT 1 FROM freezes WHERE step = ?22 OR step = '*')
+    THEN ?2
+  END,
+  {{values_after_seq}}
+)
 
 -- name: insert
 -- One of several rows, in a transaction that has checked epoch and freeze.
