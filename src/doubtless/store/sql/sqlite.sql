@@ -103,6 +103,30 @@ CREATE TABLE freezes (
   step TEXT NOT NULL PRIMARY KEY,
   why TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+-- Business keys, each with its newest holder: `once` is unique, and a turn is taken only after the turn before it. `state`:
+-- open (in flight or in doubt), done (done_at, done_boot: when), failed (it may stand), freed (it did not happen).
+CREATE TABLE keys (
+  once TEXT NOT NULL PRIMARY KEY,
+  turn INTEGER NOT NULL CHECK (turn > 0),
+  task_id TEXT NOT NULL,
+  path TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state = 'open' OR state = 'done' OR state = 'failed' OR state = 'freed'),
+  window_us INTEGER CHECK (window_us > 0),
+  done_at INTEGER,
+  done_boot INTEGER,
+  CHECK ((state = 'done') = (done_at IS NOT NULL)),
+  CHECK ((done_at IS NULL) = (done_boot IS NULL))
+) STRICT, WITHOUT ROWID;
+-- A cache of folds: deleting all of them changes nothing but speed. Each says which row of the log it stands on.
+CREATE TABLE snapshots (
+  task_id TEXT NOT NULL,
+  event_seq INTEGER NOT NULL CHECK (event_seq > 0),
+  row_hash BLOB NOT NULL CHECK (length(row_hash) = 32),
+  format INTEGER NOT NULL CHECK (format > 0),
+  content BLOB NOT NULL,
+  digest BLOB NOT NULL CHECK (length(digest) = 32),
+  PRIMARY KEY (task_id, event_seq)
+) STRICT, WITHOUT ROWID;
 
 -- name: create_meta
 -- Atomic with the schema.
