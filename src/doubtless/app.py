@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from .binding import is_async, validate_task_signature
 from .blobs import Content
+from .branches import run_group
 from .calls import Runtime
 from .canonical import decode, encode, input_hash
 from .clocks import Clock, SystemClock
@@ -35,7 +36,7 @@ from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
 from .fold import Moves
 from .runs import Runs
 from .secrets import Vault
-from .steps import Step, Task
+from .steps import Step, Task, branch_of
 from .store import open_store
 from .store.base import Head, Problem, Store
 from .table import StepTable
@@ -302,6 +303,38 @@ class Doubtless:
             if row.notified_at is None:
                 self._case_opened(row.case_id)
 
+    # ------------------------------------------------------------ side by side
+
+    @overload
+    def parallel(  # type: ignore[overload-overlap]  # a coroutine is what the branch's function gives back
+        self, *branches: Callable[[], Coroutine[Any, Any, T]] | Awaitable[T]
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def parallel(self, *branches: Callable[[], T]) -> list[T]: ...
+    def parallel(self, *branches: Any) -> Any:
+        """Run branches of a task side by side and give their results in their order.
+
+        Meaning: each branch has places of its own, so that steps keep them however the branches get on; called in task
+        code only. All branches are waited for, then the first failure in branch order is raised.
+        Shapes: functions without arguments; in an async task also coroutines, and the result is awaited.
+        Raises: OutsideTask; what a branch raised.
+        """
+        return run_group("app.parallel", branches, max(1, len(branches)))
+
+    @overload
+    def map(  # type: ignore[overload-overlap]
+        self, fn: Callable[[Any], Coroutine[Any, Any, T]], items: Iterable[Any], *, concurrency: int = 8
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def map(self, fn: Callable[[Any], T], items: Iterable[Any], *, concurrency: int = 8) -> list[T]: ...
+    def map(self, fn: Callable[..., Any], items: Iterable[Any], *, concurrency: int = 8) -> Any:
+        """Call a step, or a function that calls steps, with each item, so many at once; results in the items' order.
+
+        Meaning: as `parallel`, a branch for each item. In an async task a sync step runs in a thread of its own, and the
+        result is awaited.
+        """
+        return run_group("app.map", [branch_of(fn, item) for item in items], concurrency)
+
     # ------------------------------------------------------------ running
 
     @overload
@@ -438,7 +471,7 @@ class Doubtless:
         return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
 
     def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
-        from .passes import first_difference
+        from .drift import first_difference
 
         if head.task_name != name:
             field, logged, asked = "task", head.task_name, name

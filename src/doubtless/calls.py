@@ -176,7 +176,7 @@ class Run(Protocol):
     runtime: Runtime
     suspect: bool
     lock: threading.Lock
-    frame: Frame | None
+    frames: set[Frame]
     stop: threading.Event
 
     def park(self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None) -> Parking:
@@ -201,5 +201,5 @@ class Run(Protocol):
         """Take the outcome of a call whose attempt was given up: evidence, and where possible the settlement."""
 
 
-current: contextvars.ContextVar[Run | Frame | None] = contextvars.ContextVar("doubtless_current", default=None)
-"""The run whose task code is running, or the frame of the step that is."""
+current: contextvars.ContextVar[object] = contextvars.ContextVar("doubtless_current", default=None)
+"""The scope (`passes.Scope`) whose task code is running, or the `Frame` of the step that is."""

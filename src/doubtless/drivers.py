@@ -70,13 +70,13 @@ def call_here(run: Run, request: Invoke) -> Reply:
         except Parking as parking:  # a signal came between the attempt's row and its call: rule 7
             return Raised(parking, entered=False)
         frame.entered = True
-        run.frame = frame
+        run.frames.add(frame)
     token = current.set(frame)
     reply = called(request)
     current.reset(token)
     with run.lock:
         frame.done = True
-        run.frame = None
+        run.frames.discard(frame)
         given_up = frame.overrun
     if given_up:
         run.late(frame, reply)

@@ -50,6 +50,7 @@ class TaskLog:
         self.steps_seen = 0
         self.settled: dict[str, Settled] = {}
         self.open: dict[str, list[Event]] = {}
+        self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.cases: dict[str, OpenCase] = {}
         self.fail_answer: Event | None = None
         self.let_stand: Event | None = None
@@ -82,6 +83,7 @@ class TaskLog:
             if last is None:
                 raise Moved(f"task {self.task_id} has no rows", task=self.task_id)
             self.seq, self.hash = last.event_seq, row_hash(last)
+            self.groups = {g for p in (*self.settled, *self.open) if "." in p for g in groups_of(p)}
 
     def _outline(self) -> int:
         """Fill `settled`; say from which row on the rows are needed whole."""
@@ -181,6 +183,8 @@ class TaskLog:
         `forget`: the step that these rows settle will not be asked for again in this pass; keep nothing of it.
         """
         with self.lock:
+            if guard is not None and self.open and drafts[0].kind == Kind.STEP_INTENDED and self._doubt_beside(drafts[0].path):
+                raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
             if not self._announced:
                 drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
             sealed = seal(drafts, self.seq, self.hash)
@@ -192,6 +196,9 @@ class TaskLog:
                 raise
             self._announced = True
             self._advance(sealed, digest, forget)
+
+    def _doubt_beside(self, path: str | None) -> bool:
+        return any(record.in_doubt for record in self.open_records() if record.path != path)
 
     def _claimed(self, now: Instant) -> Event:
         return draft(
@@ -226,6 +233,12 @@ class TaskLog:
         with self.lock:
             self.steps_seen += 1
             return self.steps_seen
+
+
+def groups_of(path: str) -> list[str]:
+    """The places of the groups that a place is in: of ``4.1.2.3.1`` these are ``4`` and ``4.1.2``."""
+    parts = path.lstrip("~").split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts), 2)]
 
 
 _WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED})

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from . import canonical
 from .calls import Frame, Input, Raised, Returned, Runtime, current
-from .canonical import encode
+from .drift import first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
-from .errors import Abort, Diverged, DoubtlessError, NotCanonical, OutsideTask, Parking, StepFailed, UsageError
+from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
 from .executor import run_step
 from .inputs import prepare
 from .keeping import keep_trying
@@ -22,6 +21,12 @@ from .outputs import replayed
 
 if TYPE_CHECKING:
     import asyncio
+
+
+UNDO = "~"
+"""What the path of a compensation begins with; the rest is the path of the step that it undoes. No place of the code."""
+
+GROUP = "a parallel group"
 
 
 class Park(NamedTuple):
@@ -51,6 +56,45 @@ class Owner(Protocol):
         """A call that was left behind has ended."""
 
 
+class Scope:
+    """Where places are counted: the code of a pass, or one branch of a parallel group; each in one thread or asyncio.Task.
+
+    `prefix`: what its places begin with (``""``, ``"4.1."``). `count`: the last place that was given.
+    """
+
+    __slots__ = ("aio_task", "count", "prefix", "run", "thread")
+
+    def __init__(self, run: Pass, prefix: str) -> None:
+        self.run = run
+        self.prefix = prefix
+        self.count = 0
+        self.thread = 0
+        self.aio_task: asyncio.Task[Any] | None = None
+        run.scopes[prefix] = self
+
+    def begin(self) -> None:
+        """Belong to this thread, and to the asyncio.Task that runs in it."""
+        self.thread = get_ident()
+        self.aio_task = current_aio_task() if self.run.loop is not None else None
+
+    def place(self, name: str) -> str:
+        """The next place, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
+        run = self.run
+        if run.abandoned or run.parked is not None or run.over:
+            run.check()
+        if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):
+            kind = "asyncio.Task" if self.aio_task is not None and get_ident() == self.thread else "thread"
+            raise OutsideTask(
+                f"step {name} was called from another {kind} than its task's; nothing was written",
+                hint="call it in the task's own code, or in a branch of app.parallel or app.map: "
+                "its place must not depend on timing",
+                task=run.task_id,
+                step=name,
+            )
+        self.count += 1
+        return f"{self.prefix}{self.count}"
+
+
 class Pass:
     """One pass over the task's code: its places, its thread or asyncio.Task, and whether it parks."""
 
@@ -60,20 +104,20 @@ class Pass:
         self.log = run.log
         self.runtime = run.runtime
         self.lock = threading.Lock()
-        self.frame: Frame | None = None
+        self.frames: set[Frame] = set()
         self.stop = threading.Event()
         self.parked: Park | None = None
         self.abandoned = False
-        self.count = 0
+        self.scopes: dict[str, Scope] = {}  # by the beginning of their places
+        self.root = Scope(self, "")
         self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
-        self.thread = 0
-        self.aio_task: asyncio.Task[Any] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.branches: set[asyncio.Task[Any]] = set()
         self.interrupted: BaseException | None = None
         self.over = False
         self.hurried = False
-        self.driving: set[str] = set()
+        self.driving: set[str] = set()  # places in branches whose step is under way
+        self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
         self.done = threading.Event()
         self.ending: Ending | None = None
@@ -94,6 +138,11 @@ class Pass:
             raise Parking(self.parked.why if self.parked else "this pass was given up")
         if self.over:
             raise Parking("the task's code has ended")
+
+    def is_quiet(self) -> bool:
+        """Whether nothing of this pass can append any more, once it was given up."""
+        with self.lock:
+            return not self.frames and self.driving <= self.given_up
 
     def may_wait(self, until: int) -> bool:
         limit = self.owner.wait_limit
@@ -144,21 +193,6 @@ class Pass:
 
     # ------------------------------------------------------------ places
 
-    def place(self, name: str) -> str:
-        """The next place of this level, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
-        if self.abandoned or self.parked is not None or self.over:
-            self.check()
-        if get_ident() != self.thread or (self.aio_task is not None and _current_aio_task() is not self.aio_task):
-            kind = "asyncio.Task" if self.aio_task is not None and get_ident() == self.thread else "thread"
-            raise OutsideTask(
-                f"step {name} was called from another {kind} than its task's; nothing was written",
-                hint="call it in the task's own code: its place must not depend on timing",
-                task=self.task_id,
-                step=name,
-            )
-        self.count += 1
-        return str(self.count)
-
     def enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
         """Check what the log holds at this place against what the code asks for; the settled step, if it is one."""
         settled = self.log.settled.pop(path, None)
@@ -171,7 +205,17 @@ class Pass:
             record = self.log.record(path)
             if record is not None and (record.input_hash != given.digest or record.name != definition.name):
                 self.diverge(definition, path, given, record.name)
+        elif path in self.log.groups:
+            self.diverge(definition, path, given, GROUP)
         return None
+
+    def enter_group(self, path: str) -> None:
+        """Check that the log holds no step where the code begins a parallel group."""
+        settled, rows = self.log.settled.get(path), self.log.open.get(path)
+        logged = settled.name if settled is not None else rows[0].step_name if rows else None
+        if logged is not None:
+            message = f"task {self.task_id}: at place {path} the log holds step = {logged!r}, the code begins {GROUP}"
+            raise self.diverged(Diverged(message, path=path, field="step", logged=logged, asked=GROUP))
 
     def diverge(self, definition: StepDefinition, path: str, given: Input, logged_name: str) -> NoReturn:
         """Refuse drift (rule 3): name the first field that differs."""
@@ -192,24 +236,27 @@ class Pass:
             self.parked = Park(error.message, human=True, diverged=error)
         return error
 
+    def reached(self, path: str) -> bool:
+        """Whether the code has called a step at this place in this pass."""
+        prefix, _, last = path.rpartition(".")
+        scope = self.scopes.get(prefix and prefix + ".")
+        return scope is not None and int(last) <= scope.count
+
     def leftover(self) -> Diverged | None:
         """Code that ends without having called every logged step is Diverged too."""
         # What was settled again behind a branch that had called it, and was cancelled, has been called.
-        paths = [p for p in self.log.settled if _place_order(p)[0] > self.count or p in self.undriven]
-        paths += self.log.open
+        paths = [p for p in self.log.settled if p[0] != UNDO and (not self.reached(p) or p in self.undriven)]
+        paths += [p for p in self.log.open if p[0] != UNDO]
         if not paths:
             return None
-        path = min(paths, key=_place_order)
+        path = min(paths, key=place_order)
         name = self.log.settled[path].name if path in self.log.settled else (self.log.open[path][0].step_name or "")
         message = f"task {self.task_id}: the code ended without calling step {name}, which the log holds at place {path}"
         return self.diverged(Diverged(message, path=path, field="step", logged=name, asked=None))
 
 
-def _place_order(path: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.split("."))
-
-
-def _current_aio_task() -> asyncio.Task[Any] | None:
+def current_aio_task() -> asyncio.Task[Any] | None:
+    """The asyncio.Task that runs in this thread, or None."""
     import asyncio
 
     try:
@@ -218,66 +265,35 @@ def _current_aio_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def stored_params(runtime: Runtime, task_id: str, path: str) -> str:
-    """The params that the log holds at this place."""
-    for row in runtime.store.rows(task_id, path=path):
-        if row.path == path and row.input_ref is not None:
-            return runtime.content.get(row.input_ref)
-    return "{}"
-
-
-def first_difference(logged: str, asked: str, hidden: frozenset[str] = frozenset()) -> tuple[str, Any, Any]:
-    """The first field in which two canonical params differ, as ``params.lines[3].amount``, with both values."""
-
-    def walk(a: Any, b: Any, where: str) -> tuple[str, Any, Any] | None:
-        if isinstance(a, dict) and isinstance(b, dict):
-            for key in sorted({*a, *b}, key=str):
-                if where == "params" and key in hidden:
-                    continue
-                found = walk(a.get(key, "(missing)"), b.get(key, "(missing)"), f"{where}.{key}")
-                if found:
-                    return found
-            return None
-        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                found = walk(x, y, f"{where}[{i}]")
-                if found:
-                    return found
-            return None
-        return None if a == b and type(a) is type(b) else (where, _short(a), _short(b))
-
-    found = walk(canonical.decode(logged), canonical.decode(asked), "params")
-    return found or ("params", "(as logged)", "(differs only in its canonical form)")
-
-
-def _short(value: Any) -> Any:
-    try:
-        text = encode(value)
-    except NotCanonical:
-        text = repr(value)
-    return value if len(text) <= 200 and isinstance(value, str | int | float | bool | None) else text[:200]
-
-
 def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], *, threaded: bool = False) -> Any:
     """What `step(…)` does in task code: bind, take a place, answer from the log or run the step."""
-    this = current.get()
-    if not isinstance(this, Pass):
-        raise outside(definition.name, inside=this is not None)
-    if definition.is_async and this.aio_task is None:
+    scope = current.get()
+    if not isinstance(scope, Scope):
+        raise outside(definition.name, inside=scope is not None)
+    this = scope.run
+    if definition.is_async and this.loop is None:
         raise UsageError(
             f"step {definition.name} is async and task {this.task_id} is not; nothing was written",
             hint="declare the task with async def, or the step without",
         )
     params = definition.binder.bind(args, kwargs)
     given = prepare(this.runtime, definition, params)
-    path = this.place(definition.name)
+    path = scope.place(definition.name)
     if definition.is_async or threaded:
         this.undriven[path] = definition.name
         return acall_step(this, definition, path, given)
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
-    return drive_step(this, definition, path, given)
+    if not scope.prefix:
+        return drive_step(this, definition, path, given)
+    with this.lock:  # once the pass is given up no branch begins: the next pass begins when those that had begun are through
+        this.check()
+        this.driving.add(path)  # another branch that meets it in doubt waits for what this one makes of it
+    try:
+        return drive_step(this, definition, path, given)
+    finally:
+        this.driving.discard(path)
 
 
 async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
@@ -287,8 +303,8 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
-    here = _current_aio_task()
-    branch = here if here is not this.aio_task else None
+    here = current_aio_task()
+    branch = here if here is not this.root.aio_task else None
     if branch is not None:
         this.branches.add(branch)
     this.driving.add(path)
@@ -339,7 +355,7 @@ def unwrapped(error: BaseException) -> BaseException:
         return error
     failed = [leaf for leaf in leaves if isinstance(leaf, StepFailed)]
     if failed:
-        return min(failed, key=lambda one: _place_order(one.path))
+        return min(failed, key=lambda one: place_order(one.path))
     order = (Abort, Parking, CancelledError)
     return next(leaf for kind in order for leaf in leaves if isinstance(leaf, kind))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from .calls import current
 from .effects import StepDefinition
 from .errors import UsageError
-from .passes import Pass, call_step
+from .passes import Scope, call_step
 
 if TYPE_CHECKING:
     from .conclusion import TaskCode
@@ -46,15 +48,21 @@ class Step(Generic[P, R]):
     def acall(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step from an async task; a sync function runs in a thread of its own."""
-        from .calls import current
-
-        this = current.get()
-        if isinstance(this, Pass) and this.aio_task is None:
+        scope = current.get()
+        if isinstance(scope, Scope) and scope.run.loop is None:
             raise UsageError(f"{self.name}.acall() is for async tasks", hint=f"call {self.name}(…) itself in a sync task")
         return call_step(self.definition, args, kwargs, threaded=True)
 
     def __repr__(self) -> str:
         return f"<step {self.name}: {self.definition.effect}>"
+
+
+def branch_of(fn: Callable[..., Any], item: Any) -> Callable[[], Any]:
+    """A branch that calls `fn` with the item; a sync step in an async task without blocking its event loop."""
+    scope = current.get()
+    if isinstance(fn, Step) and not fn.definition.is_async and isinstance(scope, Scope) and scope.run.loop is not None:
+        return partial(fn.acall, item)
+    return partial(fn, item)
 
 
 class Task(Generic[P, R]):
@@ -72,8 +80,6 @@ class Task(Generic[P, R]):
         return self.code.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        from .calls import current
-
         if current.get() is None:
             raise UsageError(
                 f"task {self.name} was called directly; nothing was written",

@@ -75,36 +75,63 @@ class TaskRun(Concluding):
 
     def work(self, this: Pass) -> Ending:
         """One pass in this thread: settle what is in doubt, then run the task's code."""
-        this.thread = threading.get_ident()
-        token = current.set(this)
+        this.root.begin()
+        token = current.set(this.root)
         try:
-            parks: list[Park] = []
-            for definition, path, name in self.doubts(this):
-                try:
-                    drive(this, run_step(this, definition, path, None, name=name))
-                except Parking:
-                    if not this.set_aside(parks):
-                        raise
-            if parks:
-                raise this.park_for(parks)
+            self.settle_doubts(this)
             if self.log.held:
                 return Ending()
-            return Ending(self.code.fn(**self.arguments()))
+            ending = Ending(self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
-            return Ending(error=unwrapped(error))
+            ending = Ending(error=unwrapped(error))
         finally:
             current.reset(token)
+        aside: list[Park] = []
+        if not self.left_in_doubt(this, ending, aside):
+            return ending
+        try:
+            self.settle_doubts(this)
+        except BaseException as error:  # noqa: BLE001
+            return Ending(error=error)
+        return self.stands_before(this, ending, aside[0])
+
+    def settle_doubts(self, this: Pass) -> None:
+        """Settle what is in doubt, each as far as it can be; park if that leaves something."""
+        parks: list[Park] = []
+        for definition, path, name in self.doubts(this):
+            try:
+                drive(this, run_step(this, definition, path, None, name=name))
+            except Parking:
+                if not this.set_aside(parks):
+                    raise
+        if parks:
+            raise this.park_for(parks)
+
+    def left_in_doubt(self, this: Pass, ending: Ending, aside: list[Park]) -> bool:
+        """Whether branches have left doubts that the first to park, or to fail, kept from their cases."""
+        doubts = len(self.doubts(this))
+        failed = isinstance(ending.error, StepFailed | Abort) and doubts > 0
+        if not failed and not (isinstance(ending.error, Parking | None) and doubts > 1):
+            return False
+        return this.set_aside(aside)
+
+    def stands_before(self, this: Pass, ending: Ending, park: Park) -> Ending:
+        """How the pass ends when those doubts are settled: another branch may stand before something else."""
+        failed = isinstance(ending.error, StepFailed | Abort)
+        if failed and (park.human or park.until is not None or park.frozen is not None):
+            this.parked = park
+        return ending
 
     async def awork(self, this: Pass) -> Ending:
         """The same on the event loop, in the caller's asyncio.Task."""
         import asyncio
 
-        this.thread = threading.get_ident()
-        this.aio_task, this.loop = asyncio.current_task(), asyncio.get_running_loop()
-        token = current.set(this)
+        this.loop = asyncio.get_running_loop()
+        this.root.begin()
+        token = current.set(this.root)
         ending = Ending()
         try:
-            await self.settle_doubts(this)
+            await self.asettle_doubts(this)
             if not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
@@ -114,28 +141,17 @@ class TaskRun(Concluding):
         except ValueError:
             pass  # its event loop is gone, and with it its context
         ending = await self.branches_ended(this, ending)
-        ending = await self.settle_branches(this, ending)
+        aside: list[Park] = []
+        if self.left_in_doubt(this, ending, aside):
+            try:
+                await self.asettle_doubts(this)
+                ending = self.stands_before(this, ending, aside[0])
+            except BaseException as error:  # noqa: BLE001
+                ending = Ending(error=error)
         this.over = True
         return ending
 
-    async def settle_branches(self, this: Pass, ending: Ending) -> Ending:
-        """Settle what branches have left in doubt: those that the first to park, or to fail, kept from their cases."""
-        doubts, aside = len(self.doubts(this)), list[Park]()
-        failed = isinstance(ending.error, StepFailed | Abort) and doubts > 0
-        if not failed and not (isinstance(ending.error, Parking | None) and doubts > 1):
-            return ending
-        if not this.set_aside(aside):
-            return ending
-        try:
-            await self.settle_doubts(this)
-        except BaseException as error:  # noqa: BLE001
-            return Ending(error=error)
-        park = aside[0]
-        if failed and (park.human or park.until is not None or park.frozen is not None):
-            this.parked = park  # another branch stands before something else
-        return ending
-
-    async def settle_doubts(self, this: Pass) -> None:
+    async def asettle_doubts(self, this: Pass) -> None:
         """Settle what is in doubt, each as far as it can be; park if that leaves something."""
         parks: list[Park] = []
         for definition, path, name in self.doubts(this):
@@ -189,9 +205,16 @@ class TaskRun(Concluding):
             if isinstance(error, DoubtlessError):
                 self.trouble = error
             self.interrupt(error)
-            if not self.last.abandoned:
-                self.last.done.wait(GOODBYE)
+            self.say_goodbye(self.last)
             return Ending(error=error)
+
+    def say_goodbye(self, this: Pass) -> None:
+        """Let a pass that was interrupted record what it has just done, for a moment."""
+        if not this.abandoned:
+            this.done.wait(GOODBYE)
+        until = self.runtime.monotonic() + GOODBYE
+        while this.abandoned and not this.is_quiet() and self.runtime.monotonic() < until:
+            this.done.wait(0.01)
 
     def _runner(self, this: Pass) -> None:
         try:
@@ -212,22 +235,24 @@ class TaskRun(Concluding):
 
     def next_look(self, this: Pass) -> float:
         """Seconds until the supervisor has to look: a call that starts later cannot overrun before."""
-        frame = this.frame
-        if frame is None or self.code.is_async:
+        deadlines = [] if self.code.is_async else [frame.deadline for frame in list(this.frames)]
+        if not deadlines:
             return self.shortest_timeout
-        return max(0.001, frame.deadline - self.runtime.monotonic())
+        return max(0.001, min(self.shortest_timeout, min(deadlines) - self.runtime.monotonic()))
 
     shortest_timeout = 1.0
 
     def take_over(self, this: Pass) -> bool:
-        """If the current call has overrun its timeout, record that and give the pass up; True when done."""
-        with this.lock:
-            frame = this.frame
-            if frame is None or self.code.is_async or frame.done or frame.overrun or self.runtime.monotonic() < frame.deadline:
-                return False
-            self._abandon(this, frame)
-        self._record(frame, timed_out(frame.definition.timeout_us))
-        return True
+        """Record what has overrun its timeout, and give the pass up; True when nothing of it is going on any more."""
+        if not self.code.is_async:
+            with this.lock:
+                now = self.runtime.monotonic()
+                overdue = [frame for frame in this.frames if now >= frame.deadline]
+                for frame in overdue:
+                    self._abandon(this, frame)
+            for frame in overdue:
+                self._record(frame, timed_out(frame.definition.timeout_us))
+        return this.abandoned and this.is_quiet()
 
     def interrupt(self, error: BaseException) -> None:
         """A signal or a cancellation came while a pass runs in another thread: what it has in flight is in doubt."""
@@ -235,24 +260,24 @@ class TaskRun(Concluding):
             self.interrupted = error
             this = self.last
         with this.lock:
-            frame = this.frame
             this.park(f"interrupted: {type(error).__name__}")
             this.stop.set()
-            if frame is not None and not frame.done and not frame.overrun:
+            frames = list(this.frames)
+            for frame in frames:
                 self._abandon(this, frame)
-            else:
-                frame = None
-        if frame is not None:
+        for frame in frames:
             self._record(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
-        elif this.loop is not None and this.aio_task is not None:
+        if not frames and this.loop is not None and this.root.aio_task is not None:
             try:
-                this.loop.call_soon_threadsafe(this.aio_task.cancel)
+                this.loop.call_soon_threadsafe(this.root.aio_task.cancel)
             except RuntimeError:
                 pass  # its event loop is closed: nothing is in flight there
 
     def _abandon(self, this: Pass, frame: Frame) -> None:
-        """Take the running call away from its pass, whose lock is held: from here on its result is late news."""
+        """Take a running call away from its pass, whose lock is held: from here on its result is late news."""
         frame.overrun = this.abandoned = True
+        this.frames.discard(frame)
+        this.given_up.add(frame.path)
         this.stop.set()
         self.leave_behind(frame)
 
