@@ -20,8 +20,10 @@ class Outside:
     block, and by itself when this process dies.
     """
 
+    server = f"{__package__}.server"
+
     def __init__(self, database: Path, *, key_window_s: float | None = None) -> None:
-        command = [sys.executable, "-m", f"{__package__}.server", "--db", str(database)]
+        command = [sys.executable, "-m", self.server, "--db", str(database)]
         if key_window_s is not None:
             command += ["--key-window", str(key_window_s)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
@@ -87,7 +89,7 @@ class Outside:
         return bool(self._control("GET", path, None, timeout=timeout_s + 5)["reached"])
 
     def counts(self) -> dict[str, Any]:
-        """What was really done, and how many requests came (see `books.Books.counts`)."""
+        """What was really done, and how many requests came (see `counting.Counted.counts`)."""
         return dict(self._control("GET", "/_control/effects", None))
 
     def effects(self, kind: str) -> int:
