@@ -1,16 +1,18 @@
 """The other side's HTTP interface: one function, one request. No redirects, no retries, no proxies.
 
-Nothing is caught: a function returns what the other side said, or raises what the standard library raised
+No error is swallowed: a function returns what the other side said, or raises what the standard library raises
 (`HTTPError`, `URLError`, `RemoteDisconnected`, `TimeoutError` …). A reply that is not what was asked for is a
 `BadReply`, because an answer that nobody understands is not a success.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
 TIMEOUT_S = 8.0
@@ -131,8 +133,12 @@ def call(
     data = None if body is None else json.dumps(body).encode()
     sent = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(server + path, data, sent, method=method)
-    with _OPENER.open(request, timeout=timeout) as reply:
-        return json.load(reply)
+    try:
+        with _OPENER.open(request, timeout=timeout) as reply:
+            return json.load(reply)
+    except HTTPError as error:
+        with error:  # the same error with its body read: whoever keeps it must not keep the connection open
+            raise HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(error.read())) from None
 
 
 def _found(server: str, path: str, reference: str, timeout: float) -> list[dict[str, Any]]:

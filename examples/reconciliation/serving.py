@@ -14,6 +14,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -45,6 +46,10 @@ class World:
         self.clock = clock
         self.faults = Faults()
         self.kept = books
+
+    def underway(self, route: Route, request: Request) -> AbstractContextManager[object]:
+        """Entered before a request is worked on, and left when its effect is committed; may raise `Refused`."""
+        return nullcontext()
 
     def set_fault(self, request: Request) -> Answer:
         spec = dict(request.body)
@@ -149,9 +154,9 @@ class Handler(BaseHTTPRequestHandler):
             return Answer(status, {"error": "refused" if status < 500 else "unavailable"})
         # Before the effect: whoever sees it counted may turn the clock at once, and has turned it past this moment then.
         until = world.clock.now() + fault.delay_s
-        if fault.fault == "delay_before" and not world.clock.wait_until(until):
+        answer = _performed(world, route, request, until if fault.fault == "delay_before" else None)
+        if answer is None:
             return None
-        answer = _performed(world, route, request)
         if fault.fault in ("delay", "lose_reply") and fault.delay_s:
             world.clock.wait_until(until)
         if fault.fault == "lose_reply":
@@ -181,9 +186,11 @@ class Handler(BaseHTTPRequestHandler):
             pass
 
 
-def _performed(world: World, route: Route, request: Request) -> Answer:
+def _performed(world: World, route: Route, request: Request, at: float | None = None) -> Answer | None:
+    """The answer of the route's function, called when the clock shows `at`; None if the server stops before."""
     try:
-        return route.serve(world, request)
+        with world.underway(route, request):
+            return route.serve(world, request) if at is None or world.clock.wait_until(at) else None
     except Refused as refused:
         return Answer(refused.status, {"error": refused.error})
     except (KeyError, TypeError, ValueError) as error:  # nothing was committed: an effect and its count are one transaction

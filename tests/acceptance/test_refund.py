@@ -1,0 +1,199 @@
+"""The refund example: its scenes with their counts, and the gateway's own rules, with a real gateway over HTTP."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import RemoteDisconnected
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from examples.reconciliation.outside import environment
+from examples.refund import client, run
+from examples.refund.app import Refunds, build
+from examples.refund.outside import Till
+
+from doubtless import NeedsHuman, TaskWaiting
+from doubtless.testing import FakeClock
+
+COUNTED = {
+    "(a) refunds of the one line": 2,
+    "(b) refunds": 2,
+    "(b) refunds of any one line": 1,
+    "(b) mails": 1,
+    "(b) requests for a refund": 3,
+    "(c) killed when the refund had landed": 1,
+    "(c) refunds": 2,
+    "(c) refunds of any one line": 1,
+    "(c) mails": 1,
+    "(c) requests for a refund": 2,
+    "(d) refunds": 2,
+    "(d) refunds of any one line": 1,
+    "(d) mails": 1,
+    "(e) refunds": 1,
+    "(e) requests for a refund": 2,
+    "(e) mails": 0,
+}
+LINE = re.compile(r"^  (\([a-z]\) .*?) +(\d+)  ok$", re.MULTILINE)
+HOUR = 3600.0
+
+
+def test_the_scenes_count_what_they_promise(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.refund.run"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert {what: int(counted) for what, counted in LINE.findall(ended.stdout)} == COUNTED
+    assert "OFF" not in ended.stdout
+    assert re.search(r"process \d+ is dead; the gateway holds 1 refund", ended.stdout)
+    assert ended.stdout.count("settled by") == 4, "every scene with Doubtless shows its timeline"
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing where it is started"
+
+
+def test_a_scene_whose_count_is_off_makes_the_program_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "SCENES", (lambda folder: [run.Count("(x) refunds", 1, 2)],))
+    assert run.main(["--keep", str(tmp_path)]) == 1
+    monkeypatch.setattr(run, "SCENES", (lambda folder: [run.Count("(x) refunds", 1, 1)],))
+    assert run.main(["--keep", str(tmp_path)]) == 0
+
+
+# ---------------------------------------------------------------- the task
+
+
+@pytest.fixture
+def till(tmp_path: Path) -> Iterator[Till]:
+    with Till(tmp_path / "gateway.db") as started:
+        started.capture("SO-1", {1: 5000, 2: 1200})
+        yield started
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def refunds(tmp_path: Path, till: Till, clock: FakeClock) -> Iterator[Refunds]:
+    made = build(f"sqlite:///{tmp_path / 'refunds.db'}", till.url, clock=clock)
+    yield made
+    made.app.close()
+
+
+def one(refunds: Refunds, task_id: str = "r-1", *, wait: bool = True) -> dict[str, object]:
+    claims = [{"line": 1, "amount": 2500}]
+    return refunds.app.run(refunds.refund_order, task_id, wait=wait, order_id="SO-1", customer="ana", claims=claims)
+
+
+def test_a_request_that_is_still_in_progress_is_neither_refused_nor_sent_under_another_key(
+    till: Till, refunds: Refunds, clock: FakeClock
+) -> None:
+    till.fault("/refunds", "500_after")
+    till.fault("/refunds", "409_before")  # as a gateway answers while it still works on the first request
+    assert one(refunds) == {"refunds": ["R-1"], "total": 2500}
+    assert till.effects("refund") == 1
+    assert till.requests("POST /refunds") == 3
+    [step] = [step for step in refunds.app.show("r-1").steps if step.name == "refund_line"]
+    assert [attempt.outcome for attempt in step.attempts[:2]] == ["unknown", "unknown"]
+    assert len(step.keys) == 1
+
+
+def test_a_refund_that_nobody_can_find_is_not_sent_again_before_two_searches_prove_it(
+    till: Till, refunds: Refunds, clock: FakeClock
+) -> None:
+    clock.auto_advance = False
+    till.fault("/refunds", "drop_before")
+    for passes in ("PT25H", "PT1M", "PT1M"):
+        with pytest.raises(TaskWaiting):
+            one(refunds, wait=False)
+        assert till.requests("POST /refunds") == 1
+        clock.advance(passes)
+    assert one(refunds, wait=False) == {"refunds": ["R-1"], "total": 2500}
+    assert till.requests("GET /refunds") == 2
+    assert till.effects("refund") == 1
+
+
+def test_the_mail_whose_reply_is_lost_waits_for_a_person(till: Till, refunds: Refunds) -> None:
+    till.fault("/mails", "lose_reply")
+    with pytest.raises(NeedsHuman):
+        one(refunds)
+    [case] = refunds.app.inbox().cases
+    assert case.step == "notify_customer"
+    assert (till.effects("mail"), till.requests("POST /mails")) == (1, 1)
+
+
+def test_one_claim_is_refunded_by_the_command_and_the_command_again_refunds_nothing(tmp_path: Path, till: Till) -> None:
+    command = [sys.executable, "-m", "examples.refund", "--order", "SO-1", "--customer", "ana", "1=2500"]
+    environ = environment(DOUBTLESS_STORE=f"sqlite:///{tmp_path / 'refunds.db'}", REFUND_GATEWAY=till.url)
+    said = [subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert said == ['{"refunds": ["R-1"], "total": 2500}\n'] * 2
+    assert till.effects("refund") == 1
+
+
+# ---------------------------------------------------------------- the gateway
+
+
+def send(till: Till, *, key: str = "k", amount: int = 2500, line: int = 1, **more: float) -> client.Refund:
+    return client.refund(till.url, order_id="SO-1", line=line, amount=amount, reference=key, key=key, **more)
+
+
+def test_the_gateway_remembers_a_key_for_24_hours_and_not_longer(till: Till) -> None:
+    first = send(till)
+    till.advance(24 * HOUR - 60)
+    assert send(till) == first
+    with pytest.raises(HTTPError, match="422") as caught:
+        send(till, amount=2400)
+    caught.value.close()
+    till.advance(60)
+    assert send(till)["id"] != first["id"]
+    assert till.effects("refund") == 2
+
+
+def test_a_line_is_refunded_in_parts_and_not_beyond_what_was_paid(till: Till) -> None:
+    send(till, key="k1", amount=3000)
+    send(till, key="k2", amount=1500)
+    with pytest.raises(client.Declined, match="amount_exceeds_line"):
+        send(till, key="k3", amount=501)
+    with pytest.raises(client.Declined, match="unknown_line"):
+        send(till, key="k3", line=3)
+    send(till, key="k3", amount=500)
+    lines = client.find_order(till.url, "SO-1")["lines"]
+    assert [(line["line"], line["refunded"]) for line in lines] == [(1, 5000), (2, 0)]
+
+
+def test_two_requests_with_one_key_at_once_are_one_refund_and_a_409(till: Till) -> None:
+    till.fault("/refunds", "delay_before", delay_s=HOUR)
+    with pytest.raises(TimeoutError):
+        send(till, timeout=0.2)
+    with pytest.raises(HTTPError, match="409") as caught:
+        send(till)
+    caught.value.close()
+    assert till.effects("refund") == 0
+    till.advance(HOUR)
+    assert till.wait_for("refund")
+    assert send(till)["id"] == "R-1"
+    assert till.effects("refund") == 1
+
+
+@pytest.mark.parametrize(("fault", "raised"), [("lose_reply", RemoteDisconnected), ("500_after", HTTPError)])
+def test_a_refund_whose_answer_is_lost_is_found_by_order_and_reference(till: Till, fault: str, raised: type[Exception]) -> None:
+    till.fault("/refunds", fault)
+    with pytest.raises(raised) as caught:
+        send(till)
+    if isinstance(caught.value, HTTPError):
+        caught.value.close()
+    [found] = client.find_refunds(till.url, order_id="SO-1", reference="k")
+    assert (found["id"], found["state"]) == ("R-1", "pending")
+    assert client.find_refunds(till.url, order_id="SO-2", reference="k") == []
+    assert client.find_refunds(till.url, order_id="SO-1", reference="other") == []
+
+
+def test_a_refund_is_cancelled_once_and_not_after_it_was_paid_out(till: Till) -> None:
+    first, second = send(till, key="k1"), send(till, key="k2")
+    assert [client.cancel_refund(till.url, first["id"])["state"] for _ in range(2)] == ["cancelled"] * 2
+    assert till.effects("cancellation") == 1
+    till.pay_out(second["id"])
+    with pytest.raises(client.Declined, match="already_paid"):
+        client.cancel_refund(till.url, second["id"])
+    assert till.effects("cancellation") == 1
