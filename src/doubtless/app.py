@@ -34,6 +34,7 @@ from .errors import (
 )
 from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
 from .fold import Moves
+from .recorded import InTask
 from .runs import Runs
 from .secrets import Vault
 from .steps import Step, Task, branch_of
@@ -76,7 +77,7 @@ def _read_secret_file(path: str) -> str | None:
         return None
 
 
-class Doubtless:
+class Doubtless(InTask):
     """The steps and tasks of one application, and the store that their log lives in.
 
     Shapes: `url` is ``sqlite:///file.db`` (relative), ``sqlite:////abs/file.db``; None reads $DOUBTLESS_STORE at
@@ -117,8 +118,9 @@ class Doubtless:
         self._checked = False
         self._case_hooks: list[Callable[[Case], object]] = []
         self._runs = Runs(self)
-        self._open: Callable[..., Store] = open_store  # these two are what `doubtless.testing` puts its own in place of
+        self._open: Callable[..., Store] = open_store  # these three are what `doubtless.testing` puts its own in place of
         self._invoke = invoke
+        self._randomness: Callable[[int], bytes] = os.urandom
 
     # ------------------------------------------------------------ declaring
 
@@ -195,6 +197,8 @@ class Doubtless:
     def _declare_task(self, fn: Callable[P, R], name: str | None) -> Task[P, R]:
         called = str(name or getattr(fn, "__name__", ""))
         self._faults += validate_task_signature(fn, called)
+        if called.startswith("$"):
+            self._faults.append(f"task {called}: names that begin with '$' are the library's own; choose another name")
         if called in self._tasks:
             self._faults.append(f"task {called}: declared twice; give one of them another name")
         definition, _ = define(called, call=fn, effect=Effect.READ)  # a task's own faults were collected above
@@ -542,6 +546,7 @@ class Doubtless:
             invoke=self._invoke,
             case_opened=case_opened,
             patience=self._patience,
+            randomness=self._randomness,
         )
 
     def _settle_within(self, step: str) -> int:

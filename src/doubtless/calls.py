@@ -134,7 +134,7 @@ class Runtime:
 
     __slots__ = (
         "apause", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience", "pause",
-        "store", "vault",
+        "randomness", "store", "vault",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +152,7 @@ class Runtime:
         invoke: Callable[[Callable[..., Any], dict[str, Any]], Any],
         case_opened: Callable[[str], None],
         patience: float,
+        randomness: Callable[[int], bytes],
     ) -> None:
         self.store = store
         self.content = content
@@ -165,6 +166,7 @@ class Runtime:
         self.invoke = invoke
         self.case_opened = case_opened
         self.patience = patience
+        self.randomness = randomness
         self.kept: dict[str, list[Event]] = {}
 
 

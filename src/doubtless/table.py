@@ -46,6 +46,8 @@ class StepTable:
             elif definition is not None:
                 self._steps[taken] = definition
             self._names.add(taken)
+        if isinstance(taken, str) and taken.startswith("$"):
+            faults.append(f"step {taken!r}: names that begin with '$' are the library's own: choose another name")
         self._faults += faults
         return definition
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -66,8 +67,9 @@ class Harness:
         self.url = f"sqlite:///{_fresh(os.path.realpath(tmp_path))}"
         self._excepthook = threading.excepthook
         with app._lock:
-            self._own = (app._url, app._clock, app._open, app._invoke, app._store, app._runtime)
+            self._own = (app._url, app._clock, app._open, app._invoke, app._randomness, app._store, app._runtime)
             app._url, app._clock, app._open, app._invoke = self.url, self.clock, self._open, self._fakes.invoke
+            app._randomness = random.Random(NAMESPACE).randbytes  # app.uuid() and app.random() too are the same in each run
             app._store = app._runtime = None
         threading.excepthook = self._thread_died
 
@@ -87,7 +89,7 @@ class Harness:
         self._closed = True
         self._die("the harness was closed")
         with app._lock:
-            app._url, app._clock, app._open, app._invoke, app._store, app._runtime = self._own
+            app._url, app._clock, app._open, app._invoke, app._randomness, app._store, app._runtime = self._own
         if threading.excepthook == self._thread_died:
             threading.excepthook = self._excepthook
 

@@ -1,0 +1,24 @@
+"""Time and events through the public API: real SQLite files, a clock to turn, and programs that are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting_ground import Deploys
+
+from doubtless.testing import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, clock: FakeClock) -> Iterator[Deploys]:
+    """Makes apps on one store, each as a new release of the program would; at the end the store has to be sound."""
+    deploys = Deploys(tmp_path, clock)
+    yield deploys
+    deploys.end()
