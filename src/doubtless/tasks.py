@@ -34,6 +34,9 @@ PULSE = 0.5
 """Seconds after which a supervisor looks up: of two signals at once, an interpreter may let the first one's waiter sleep."""
 
 
+QUIET = 0.005
+"""Seconds after which a supervisor looks again whether the branches of a pass that was given up are through."""
+
 GOODBYE = 2.0
 """Seconds for which a run that was interrupted lets its pass record what it has just done."""
 
@@ -194,11 +197,9 @@ class TaskRun(Concluding):
                     target=context.run, args=(self._runner, this), name=f"doubtless:{self.task_id}", daemon=True
                 )
                 thread.start()
-                while not this.done.wait(min(self.next_look(this), PULSE)):
-                    if self.take_over(this):
-                        break
-                else:
-                    return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
+                ending = self.see_through(this)
+                if ending is not None:
+                    return ending
                 self.log.load()
         except BaseException as caught:  # Ctrl-C, a signal's exception: rule 7; or the store failed  # noqa: BLE001
             error = what_interrupted(caught)
@@ -208,13 +209,24 @@ class TaskRun(Concluding):
             self.say_goodbye(self.last)
             return Ending(error=error)
 
+    def see_through(self, this: Pass) -> Ending | None:
+        """Wait until the pass has ended; None: it was given up, and nothing of it appends any more."""
+        while not this.done.wait(min(self.next_look(this), PULSE)):
+            if self.take_over(this):
+                return None
+        if not this.abandoned:
+            return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
+        while not self.take_over(this):  # its code has ended, and a branch records what it had in flight
+            threading.Event().wait(QUIET)
+        return None
+
     def say_goodbye(self, this: Pass) -> None:
         """Let a pass that was interrupted record what it has just done, for a moment."""
         if not this.abandoned:
             this.done.wait(GOODBYE)
         until = self.runtime.monotonic() + GOODBYE
         while this.abandoned and not this.is_quiet() and self.runtime.monotonic() < until:
-            this.done.wait(0.01)
+            threading.Event().wait(QUIET)
 
     def _runner(self, this: Pass) -> None:
         try:
