@@ -24,7 +24,6 @@ from doubtless import (
     Rejected,
     StepFailed,
     TaskFailed,
-    UsageError,
     injected,
 )
 from doubtless.events import Kind
@@ -45,7 +44,7 @@ def declare(app: Doubtless, world: World, *, pause: Callable[[], None] = lambda:
 
         @staticmethod
         @app.step(
-            effect="non_idem_write", name="pay", absent_after="PT10S", on_absent="retry",
+            effect="non_idem_write", name="pay", absent_after="PT10S", on_absent="retry", attempts=9,
             query=lambda idempotency_key: world.find("pay", idempotency_key),
         )  # fmt: skip
         def pay(what: Any, idempotency_key: str = injected()) -> dict[str, Any]:
@@ -418,7 +417,7 @@ def _program(app: Doubtless, world: World, dice: random.Random, *, is_async: boo
     steps = declare(app, world, pause=pause)
 
     @app.step(
-        effect="non_idem_write", name="apay", absent_after="PT10S", on_absent="retry",
+        effect="non_idem_write", name="apay", absent_after="PT10S", on_absent="retry", attempts=9,
         query=lambda idempotency_key: world.find("apay", idempotency_key),
     )  # fmt: skip
     async def apay(what: Any, idempotency_key: str = injected()) -> dict[str, Any]:
