@@ -21,11 +21,12 @@ PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 
 
 class Input:
-    """Bound params in their stored form: `text` is what is stored and sent, `key_text` what is hashed."""
+    """Bound params in their stored form: `text` is what is stored and sent, `key_text` what is hashed, `once` the key."""
 
-    __slots__ = ("digest", "key_text", "text")
+    __slots__ = ("digest", "key_text", "once", "text")
 
-    def __init__(self, text: str, key_text: str, digest: bytes) -> None:
+    def __init__(self, text: str, key_text: str, digest: bytes, once: str | None = None) -> None:
+        self.once = once
         self.text = text
         self.key_text = key_text
         self.digest = digest

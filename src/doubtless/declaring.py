@@ -31,6 +31,7 @@ from .effects import (
     callback_name,
 )
 from .events import Effect
+from .once import Template, parse, unfit_fields
 
 if TYPE_CHECKING:
     import inspect
@@ -40,9 +41,6 @@ OPTIONS: Final = (
     "backoff", "retry_rejected", "key_window", "absent_after", "on_absent", "query_attempts", "settle_within",
     "single_request", "classify", "idempotent_by", "once", "once_window", "independent", "cost",
 )  # fmt: skip
-
-# Known, so that the fault can say what holds: a business key that nobody acts on would be a promise without a guarantee.
-_NOT_BUILT = ("once", "once_window")
 
 # What people type who come from elsewhere, where the nearest spelling would mislead. A bare "write" gets the
 # cautious reading.
@@ -142,6 +140,16 @@ class _Reading:
             self.fault(f"{option} names {name!r}, which is no parameter of it; {_takes(binder)}")
         return frozenset(names) & binder.accepts
 
+    def template(self, binder: Binder, hidden: Mapping[str, Collection[str]]) -> Template | None:
+        """The business key's template, with a fault for each field that no key can be made of."""
+        text = self.text("once")
+        if text is None:
+            return None
+        template, halves = parse(text)
+        for half in halves + unfit_fields(template, binder.accepts, hidden):
+            self.fault(f"once {half}")
+        return template
+
     def callback(self, option: str, offered: Collection[str]) -> tuple[Function | None, Selector | None]:
         """A query or classifier and what it wants. A step given as one is asked by its bare function."""
         fn = bare_function(self.options.get(option))
@@ -215,9 +223,6 @@ def read_options(
         if option not in OPTIONS:
             near = nearest(option, OPTIONS, _OPTIONS_ELSEWHERE)
             reading.fault(f"unknown option {option!r}; {near or 'the options are ' + ', '.join(OPTIONS)}")
-    for option in _NOT_BUILT:
-        if reading.given(option):
-            reading.fault(f"{option} is not built yet in this release: it would not be acted on; take it out")
     effect = reading.effect()
     signature = _signature(reading, fn)
     if signature is None:
@@ -263,6 +268,7 @@ def _read(reading: _Reading, fn: Function, effect: Effect | None, binder: Binder
     classify, _ = reading.callback("classify", ())
     undo = reading.options.get("compensate")
     backoff = reading.duration("backoff", BACKOFF, zero=True)
+    volatile, secret = reading.params("volatile", binder), reading.params("secret", binder)
     return StepDefinition(
         name=reading.name,
         effect=effect or Effect.NON_IDEM_WRITE,
@@ -276,8 +282,8 @@ def _read(reading: _Reading, fn: Function, effect: Effect | None, binder: Binder
         compensate=_name_of(undo),
         compensate_given=undo,
         compensate_deadline_us=reading.window("compensate_deadline"),
-        volatile=reading.params("volatile", binder),
-        secret=reading.params("secret", binder),
+        volatile=volatile,
+        secret=secret,
         timeout_us=reading.duration("timeout", TIMEOUT),
         attempts=reading.count("attempts", ATTEMPTS),
         backoff_us=backoff,
@@ -293,6 +299,8 @@ def _read(reading: _Reading, fn: Function, effect: Effect | None, binder: Binder
         independent=reading.flag("independent"),
         cost=reading.cost(),
         takes_key=KEY in binder.injected,
+        once=reading.template(binder, {"volatile": volatile, "secret": secret}),
+        once_window_us=reading.window("once_window"),
     )
 
 
@@ -316,6 +324,7 @@ def _check_class(reading: _Reading, effect: Effect, definition: StepDefinition) 
         for option, why in (
             ("query", "a read is simply called again"),
             ("compensate", "a read leaves nothing to undo"),
+            ("once", "a read has no effect that could happen twice"),
         ):
             if reading.given(option):
                 reading.fault(f"{option} on a read: {why}; take it out, or say which write it is")
@@ -340,6 +349,7 @@ def _check_pairs(reading: _Reading, definition: StepDefinition) -> None:
         ("compensate_deadline", "compensate"),
         ("absent_after", "query"),
         ("on_absent", "absent_after"),
+        ("once_window", "once"),
     ):
         if reading.given(option) and not reading.given(needs):
             reading.fault(f"{option} without {needs}: say {needs}=… too, or take it out")

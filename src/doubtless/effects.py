@@ -17,6 +17,7 @@ from .canonical import encode
 from .durations import MINUTE, SECOND, show_duration
 from .errors import UsageError
 from .events import Effect
+from .once import Template
 
 if TYPE_CHECKING:
     from .errors import DoesNotFit
@@ -133,6 +134,8 @@ class _Declared(NamedTuple):
     independent: bool
     cost: int | float | None
     takes_key: bool
+    once: Template | None
+    once_window_us: int | None
 
 
 class StepDefinition(_Declared):
@@ -174,6 +177,8 @@ class StepDefinition(_Declared):
                 "single_request", "idempotent_by", "independent", "cost", "takes_key",
             )
         }  # fmt: skip
+        if self.once is not None:
+            values |= {"once": self.once.text, "once_window_us": self.once_window_us}
         return values | {
             "effect": self.effect.value,
             "params": list(self.binder.names),
@@ -276,6 +281,8 @@ class StepDefinition(_Declared):
                 f"key_window {show_duration(self.key_window_us)} leaves no room for a call of {show_duration(self.timeout_us)} "
                 "and the margin: an attempt whose outcome is unknown is never sent again"
             )
+        if self.once is not None and not self.once.fields:
+            found.append(f"once {self.once.text!r} names no parameter: all calls of all tasks together have one send")
         if self.query_by == "key" and not self.takes_key:
             found.append(f"{callback_name(self.query)} is given a key that the step does not send: add {KEY}: str = injected()")
         for name in self._restorers[1]:

@@ -166,6 +166,12 @@ class CaseChanged(Conflict):
     code = "case_changed"
 
 
+class KeyHeld(Conflict):
+    """Another step has this business key; whoever decides again sees what became of that step."""
+
+    code = "key_held"
+
+
 # ---------------------------------------------------------------- store
 
 
@@ -228,6 +234,43 @@ class StepFailed(DoubtlessError):
 
 def _rebuild_step_failed(kind: StepFailure, reason: str, detail: Any, step: str, path: str) -> StepFailed:
     return StepFailed(kind, reason, detail, step=step, path=path)
+
+
+class Refused(StepFailed):
+    """The write was not begun: what it would do has been done, or may have been, by another step. Nothing was sent.
+
+    Meaning: a `StepFailed` of kind ``rejected``; the same on the first run and on replay.
+    Shapes: `holder` says who has it, ``{"once": "refund:o1:1", "task": "t1", "path": "3", "step": "refund", "status": "done"}``;
+    `text_for_model` is what a model may be told.
+    """
+
+    code = "refused"
+
+    def __init__(self, detail: str, *, holder: Mapping[str, Any], step: str = "", path: str = "") -> None:
+        super().__init__("rejected", "refused", detail, step=step, path=path)
+        self.holder = dict(holder)
+        self.context["holder"] = self.holder
+        self.hint = f"doubtless show {holder.get('task', '')}".rstrip()
+        self.message = f"step {step} at {path} was refused, nothing was sent: {detail}"
+
+    @property
+    def text_for_model(self) -> str:
+        """What stands, in neutral words: it is no failure that a second try would mend."""
+        return f"Not done, and nothing was sent: {self.detail}. Do not repeat it; what stands is as described."
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_refused, (self.detail, self.holder, self.step, self.path))
+
+
+def _rebuild_refused(detail: str, holder: Mapping[str, Any], step: str, path: str) -> Refused:
+    return Refused(detail, holder=holder, step=step, path=path)
+
+
+def step_failed(error: Mapping[str, Any], *, step: str, path: str) -> StepFailed:
+    """What task code sees of a step that failed for good, from the `error` of the row that settled it."""
+    if "holder" in error:
+        return Refused(error.get("detail", ""), holder=error["holder"], step=step, path=path)
+    return StepFailed(error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=step, path=path)
 
 
 class Abort(DoubtlessError):

@@ -80,7 +80,8 @@ SETTLED = frozenset({StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED,
 
 
 STEP_MOVES: dict[StepStatus | None, tuple[StepStatus, ...]] = {
-    None: (StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.FAILED),
+    # At once `not_applied`: refused, because another step has the business key.
+    None: (StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
     StepStatus.STARTED: (StepStatus.DONE, StepStatus.FAILED),
     StepStatus.UNCERTAIN: (StepStatus.NEEDS_HUMAN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
     StepStatus.NEEDS_HUMAN: (StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
@@ -177,7 +178,7 @@ class Event(NamedTuple):
 
     `input_ref` and `output_ref`: text ``inline:…`` or, for content elsewhere, the 32 bytes of its sha256.
     `error`: JSON of an outcome (`kind`, `code`, `detail`, …). `data`: JSON of what a kind needs more; of a
-    StepIntended the 32 bytes of its policy's digest.
+    StepIntended the 32 bytes of its policy's digest, or, of a step with a business key, JSON with the digest in hex.
     """
 
     task_id: str

@@ -14,15 +14,16 @@ from . import canonical
 from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
-from .errors import Frozen, Moved, StepFailed, UsageError
+from .errors import Frozen, KeyHeld, Moved, StepFailed, UsageError
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
+from .holders import intent_data, take_key
 from .inputs import call_params, stored_input
 from .lookback import look_back
 from .outcomes import Outcome, classify_raised, classify_returned
 from .outputs import Output, replayed
 from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide
-from .recording import closing_rows, record_outcome, record_result, settled_rows, tell_cases
+from .recording import closing_rows, key_data, record_outcome, record_result, settled_rows, tell_cases
 from .store.base import Blob
 
 
@@ -33,6 +34,7 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
     """
     log, runtime = run.log, run.runtime
     step = definition.name if definition is not None else name
+    polls = 0
     while True:
         run.check()
         record = log.record(path)
@@ -44,7 +46,12 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
             continue
         if run.suspect and definition is not None and policy.effect != Effect.READ and (record is None or not record.suspect):
             if given is not None and (record is None or not record.settled):
-                begin_suspect(run, definition, path, given, record)
+                turn = 0
+                if record is None and given.once is not None:
+                    turn, polls = (yield from take_key(run, definition, path, given, polls)), polls + 1
+                    if not turn:
+                        continue
+                begin_suspect(run, definition, path, given, record, turn)
                 continue
         now = runtime.store.now()
         action = decide(policy, record, now)
@@ -59,7 +66,12 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                     yield Wait(now.wall + 50_000, "another step is in doubt")
                     continue
                 assert definition is not None
-                request = begin_call(run, definition, policy, path, given, record, action, now)
+                turn = 0
+                if record is None and given is not None and given.once is not None:
+                    turn, polls = (yield from take_key(run, definition, path, given, polls)), polls + 1
+                    if not turn:
+                        continue  # it waited for the holder, or the step is settled by what the holder did
+                request = begin_call(run, definition, policy, path, given, record, action, now, turn)
                 if request is not None:
                     done = finish_call(request.frame, (yield request))
                     if done is not None:
@@ -96,9 +108,12 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
 
 def begin_call(
     run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
-    action: Call, started: Instant,
+    action: Call, started: Instant, turn: int = 0,
 ) -> Invoke | None:  # fmt: skip
-    """Make the attempt durable (I1) and say what to call; None: the log has moved, decide again."""
+    """Make the attempt durable (I1) and say what to call; None: the log or the business key has moved, decide again.
+
+    `turn`: of a first attempt with a business key, the turn that it takes.
+    """
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
     kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
     rows: Sequence[Event] = ()
@@ -110,7 +125,7 @@ def begin_call(
             assert given is not None
             key = idempotency_key(run.runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
             step_seq = run.log.next_step_seq()
-            row, blobs = intent(run, definition, path, given, step_seq, key, started)
+            row, blobs = intent(run, definition, path, given, step_seq, key, started, turn)
             rows = (row,)
         else:
             step_seq = record.step_seq
@@ -126,7 +141,7 @@ def begin_call(
     if rows:
         try:
             run.log.append(*rows, guard=definition.name, blobs=blobs)  # I1: the row before the call, and nothing in between
-        except Moved:
+        except (Moved, KeyHeld):
             return None
         except Frozen as frozen:
             raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
@@ -202,6 +217,7 @@ def intent(
     step_seq: int,
     key: bytes,
     now: Instant,
+    turn: int = 0,
     error: str | None = None,
 ) -> tuple[Event, Sequence[Blob]]:
     """The intent's row, and the contents that it names."""
@@ -213,13 +229,16 @@ def intent(
     row = draft(
         run.task_id, Kind.STEP_INTENDED, now, step_seq=step_seq, path=path, step_name=definition.name,
         status=StepStatus.UNCERTAIN, attempt=1, effect_class=definition.effect, idempotency_key=key,
-        input_hash=given.digest, input_ref=ref, data=definition.definition_hash, started_at=now.wall,
+        input_hash=given.digest, input_ref=ref, started_at=now.wall,
+        data=definition.definition_hash if given.once is None else intent_data(definition, given.once, turn),
         epoch=run.log.epoch, error=error,
     )  # fmt: skip
     return row, blobs
 
 
-def begin_suspect(run: Run, definition: StepDefinition, path: str, given: Input, record: StepRecord | None) -> None:
+def begin_suspect(
+    run: Run, definition: StepDefinition, path: str, given: Input, record: StepRecord | None, turn: int
+) -> None:  # fmt: skip
     """Suspect mode: whatever this write's log lost, it counts as sent with unknown outcome until somebody knows."""
     log, runtime = run.log, run.runtime
     now = runtime.store.now()
@@ -227,7 +246,7 @@ def begin_suspect(run: Run, definition: StepDefinition, path: str, given: Input,
     try:
         if record is None:
             key = idempotency_key(runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
-            row, blobs = intent(run, definition, path, given, log.next_step_seq(), key, now, error)
+            row, blobs = intent(run, definition, path, given, log.next_step_seq(), key, now, turn, error)
             log.append(row, blobs=blobs)
         else:
             log.append(
@@ -245,7 +264,7 @@ def begin_suspect(run: Run, definition: StepDefinition, path: str, given: Input,
                     error=error,
                 )  # fmt: skip
             )
-    except Moved:
+    except (Moved, KeyHeld):
         return
 
 
@@ -269,7 +288,9 @@ def settle_reused(run: Run, record: StepRecord, action: Reuse) -> None:
     now = run.runtime.store.now()
     output = Output(action.output_ref, (), None, None, late_fault(run, record, action.attempt))
     started = next((a.started for a in record.attempts if a.number == action.attempt), now)
-    rows = settled_rows(run, record.effect, record.path, record.name, record.step_seq, action.attempt, output, started)
+    rows = settled_rows(
+        run, record.effect, record.path, record.name, record.step_seq, action.attempt, output, started, record.once
+    )
     rows += closing_rows(run, record, now, f"attempt {action.attempt} succeeded late")
     unprotected = record.effect == Effect.NON_IDEM_WRITE and any(a.number > action.attempt for a in record.attempts)
     if unprotected:
@@ -314,7 +335,7 @@ def settle_failed(run: Run, definition: StepDefinition | None, record: StepRecor
             status=StepStatus.FAILED if read else StepStatus.NOT_APPLIED, attempt=len(record.attempts) or None,
             error=dump({"kind": action.kind, "code": action.code, "detail": action.detail}), epoch=run.log.epoch,
             effect_class=Effect.READ if read else None, input_hash=record.input_hash if read else None,
-            input_ref=record.input_ref if read else None,
+            input_ref=record.input_ref if read else None, data=key_data(record.once),
         )  # fmt: skip
         try:
             run.log.append(row, *closing_rows(run, record, now, f"settled: {action.kind}"))

@@ -49,7 +49,31 @@ class Freeze(NamedTuple):
     why: str | None
 
 
-Change = HeadChange | CaseOpened | CaseClosed | Freeze
+class KeyTaken(NamedTuple):
+    """A business key that a step takes: its `turn` follows the turn of the holder before, who has let it go."""
+
+    once: str
+    path: str
+    turn: int
+    window_us: int | None
+
+
+class KeyMoved(NamedTuple):
+    """The holder of a business key is settled: ``done`` and ``failed`` keep the key, ``freed`` lets it go."""
+
+    once: str
+    path: str
+    state: str
+
+
+Change = HeadChange | CaseOpened | CaseClosed | Freeze | KeyTaken | KeyMoved
+
+_KEY_STATES: dict[str, str] = {StepStatus.DONE: "done", StepStatus.NOT_APPLIED: "freed", StepStatus.FAILED: "failed"}
+
+
+def names_key(event: Event) -> bool:
+    """Whether this row may change a business key; of a row that one statement can append, read off before it is decoded."""
+    return isinstance(event.data, str) and '"once":' in event.data
 
 _ASLEEP = (TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)
 _WAKE = HeadChange(TaskStatus.READY, None, None, False, _ASLEEP)
@@ -80,8 +104,21 @@ def project(event: Event) -> tuple[Change, ...]:
             return (_WAKE,)
         case Kind.STORE_FROZEN | Kind.STORE_THAWED:
             return (Freeze(event.step_name or "*", event.details.get("why", "") if event.kind == Kind.STORE_FROZEN else None),)
+        case Kind.STEP_INTENDED | Kind.RETRY_ALLOWED | Kind.STEP_SETTLED if names_key(event):
+            return _key_change(event)
         case _:
             return ()
+
+
+def _key_change(event: Event) -> tuple[Change, ...]:
+    """A step with a business key takes it with its intent, or anew when it is reopened, and is settled with it."""
+    data, path = event.details, event.path or ""
+    if "once" not in data:
+        return ()
+    if event.kind != Kind.STEP_SETTLED:
+        return (KeyTaken(data["once"], path, data["turn"], data.get("window_us")),)
+    state = _KEY_STATES.get(event.status or "")
+    return () if state is None else (KeyMoved(data["once"], path, state),)
 
 
 # ---------------------------------------------------------------- one step's record
@@ -145,8 +182,8 @@ class StepRecord:
 
     __slots__ = (
         "absent", "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted",
-        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "output_ref", "path",
-        "policy_digest", "settle_from", "status", "step_seq", "suspect",
+        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "once", "once_window_us",
+        "origin", "output_ref", "path", "policy_digest", "settle_from", "status", "step_seq", "suspect",
     )  # fmt: skip
 
     def __init__(self, path: str, name: str, step_seq: int, epoch: int | None) -> None:
@@ -174,6 +211,9 @@ class StepRecord:
         self.error: str | None = None
         self.settle_from: Instant | None = None  # the intent, or the last permission to retry
         self.suspect = False
+        self.once: str | None = None  # the business key that its intent has taken
+        self.once_window_us: int | None = None
+        self.origin: tuple[str, str] | None = None  # the task and path whose effect its output is
         self.last_seq = 0
 
     @property
@@ -235,7 +275,12 @@ class StepRecord:
         self.effect = Effect(row.effect_class or Effect.NON_IDEM_WRITE)
         self.status = StepStatus.UNCERTAIN
         self.input_ref, self.input_hash = row.input_ref, row.input_hash
-        self.policy_digest = row.data if isinstance(row.data, bytes) else None
+        if isinstance(row.data, bytes):
+            self.policy_digest = row.data
+        elif row.data is not None:
+            data = row.details
+            self.policy_digest, self.once = bytes.fromhex(data["policy"]), data.get("once")
+            self.once_window_us = data.get("window_us")
         self.settle_from = row.at
         self._started(row)
 
@@ -298,6 +343,10 @@ class StepRecord:
         self.answer = None
         if row.input_hash is not None:
             self.input_ref, self.input_hash = row.input_ref, row.input_hash
+        if row.effect_class is not None:
+            self.effect = Effect(row.effect_class)
+        if row.data is not None and "from" in (data := row.details):
+            self.origin = (data["from"], data["path"])
         attempt = next((a for a in self.attempts if a.number == row.attempt), None)
         if attempt is not None and self.status == StepStatus.DONE and attempt.outcome is None:
             attempt.end("done", row.at)

@@ -11,11 +11,13 @@ from .calls import Runtime
 from .canonical import encode
 from .canonical_writer import CHUNK
 from .effects import StepDefinition
-from .errors import AlreadySettled, AnswerRefused, CaseChanged, Moved, UnknownCase
+from .errors import AlreadySettled, AnswerRefused, CaseChanged, KeyHeld, Moved, UnknownCase
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
+from .holders import next_turn
 from .outcomes import unstorable
 from .outputs import store_output
+from .recording import key_data
 from .store.base import CaseRow
 
 # ---------------------------------------------------------------- answers
@@ -296,7 +298,7 @@ def settle(
         try:
             store.add(row.task_id, rows, expect=last.event_seq if last else None, blobs=blobs)
             return case
-        except Moved:
+        except (Moved, KeyHeld):
             continue  # look again: the same evidence gives the same hash
 
 
@@ -378,7 +380,8 @@ def answer_rows(runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: s
 def settled_row(case: Case, where: dict[str, Any], now: Any, status: StepStatus, record: StepRecord | None, **more: Any) -> Event:
     """The row that a person's answer settles a step with."""
     number = len(record.attempts) or None if record is not None else None
-    return draft(case.task_id, Kind.STEP_SETTLED, now, status=status, attempt=number, **where, **more)
+    data = key_data(record.once) if record is not None else None
+    return draft(case.task_id, Kind.STEP_SETTLED, now, status=status, attempt=number, data=data, **where, **more)
 
 
 def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
@@ -390,6 +393,10 @@ def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
     if record is None:
         return []
     status = StepStatus.STARTED if record.effect == Effect.READ else StepStatus.UNCERTAIN
+    data: dict[str, Any] = {"why": "retry", "by": by, "case_id": case.id}
+    if record.once is not None:  # it was freed when the step was given up
+        data |= {"once": record.once, "turn": turn_again(runtime, record, now)}
+        data |= {} if record.once_window_us is None else {"window_us": record.once_window_us}
     return [
         draft(
             case.task_id,
@@ -399,9 +406,24 @@ def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
             step_name=record.name,
             step_seq=record.step_seq,
             status=status,
-            data={"why": "retry", "by": by, "case_id": case.id},
+            data=data,
         )  # fmt: skip
     ]
+
+
+def turn_again(runtime: Runtime, record: StepRecord, now: Any) -> int:
+    """The turn in which a reopened step takes its business key again. Raises: AnswerRefused, while another step has it."""
+    key = runtime.store.key(record.once or "")
+    turn = next_turn(key, record.once_window_us, now)
+    if turn or key is None:
+        return turn or 1
+    raise AnswerRefused(
+        f"the step cannot be retried: its business key {key.once!r} is held by the step at {key.path} of task {key.task_id} now; "
+        "your answer was not taken",
+        hint=f"doubtless show {key.task_id}",
+        task=key.task_id,
+        path=key.path,
+    )
 
 
 def given_output(runtime: Runtime, case: Case, value: Any) -> tuple[str | bytes | None, list[Any]]:

@@ -33,7 +33,8 @@ def prepare(runtime: Runtime, definition: StepDefinition, params: Mapping[str, A
         key_text = encode({k: v for k, v in params.items() if k not in definition.volatile and k not in definition.secret})
     if not runtime.vault.empty:
         runtime.vault.refuse_known(text, where)
-    return Input(text, key_text, input_hash(runtime.namespace, key_text))
+    once = None if definition.once is None else definition.once.key(params, where)
+    return Input(text, key_text, input_hash(runtime.namespace, key_text), once)
 
 
 def stored_input(runtime: Runtime, given: Input | None, record: StepRecord | None) -> str:

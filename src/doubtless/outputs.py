@@ -10,7 +10,7 @@ from . import canonical
 from .calls import Run, Runtime
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StepFailed, StoreError
+from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StoreError, step_failed
 from .events import CaseKind, Kind, StepStatus, draft
 from .log import Settled
 from .store.base import Blob
@@ -68,9 +68,7 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
     error = json.loads(settled.error or "{}")
     if settled.status in (StepStatus.DONE, StepStatus.COMPENSATED) and error.get("kind") != "abandoned":
         raise open_output_case(run, path)
-    raise StepFailed(  # of a done step: a person denied its output
-        error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=settled.name, path=path
-    )
+    raise step_failed(error, step=settled.name, path=path)  # of a done step: a person denied its output
 
 
 def output_case(run: Run, path: str) -> str | None:

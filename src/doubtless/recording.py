@@ -22,7 +22,8 @@ def record_result(frame: Frame, value: Any) -> Any:
         output = store_output(run.runtime, definition, value)
     except StoreUnavailable:
         output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
-    rows = settled_rows(run, definition.effect, path, definition.name, frame.step_seq, frame.attempt, output, frame.started)
+    once = record.once if record is not None else given.once if given is not None else None
+    rows = settled_rows(run, definition.effect, path, definition.name, frame.step_seq, frame.attempt, output, frame.started, once)
     if output.unstored is not None:
         raise spill_result(run, rows[0], output.unstored)
     if record is None:
@@ -41,8 +42,9 @@ def record_result(frame: Frame, value: Any) -> Any:
 
 
 def settled_rows(
-    run: Run, effect: str, path: str, name: str, step_seq: int, number: int, output: Output, started: Instant
-) -> list[Event]:
+    run: Run, effect: str, path: str, name: str, step_seq: int, number: int, output: Output, started: Instant,
+    once: str | None = None,
+) -> list[Event]:  # fmt: skip
     """The row that settles a step as done; with a fault also the case that asks a person for the output."""
     now = run.runtime.store.now()
     error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
@@ -50,7 +52,7 @@ def settled_rows(
     settled = draft(
         run.task_id, Kind.STEP_SETTLED, now, step_seq=step_seq, path=path, step_name=name, status=StepStatus.DONE, attempt=number,
         effect_class=Effect.READ if effect == Effect.READ else None, output_ref=output.ref, error=error, started_at=began,
-        finished_at=now.wall, epoch=run.log.epoch,
+        finished_at=now.wall, epoch=run.log.epoch, data=key_data(once),
     )  # fmt: skip
     if output.fault is None:
         return [settled]
@@ -60,6 +62,11 @@ def settled_rows(
         epoch=run.log.epoch,
     )  # fmt: skip
     return [settled, opened]
+
+
+def key_data(once: str | None) -> dict[str, Any] | None:
+    """The `data` of a row that settles a step: what tells the store to move its business key."""
+    return None if once is None else {"once": once}
 
 
 def append_result(run: Run, path: str, rows: list[Event], output: Output, *, forget: bool) -> bool:

@@ -138,6 +138,8 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
 def settled_by(rows: Sequence[Event]) -> str:
     """What settled the step, in one phrase."""
     at = max(i for i, r in enumerate(rows) if r.kind == Kind.STEP_SETTLED)
+    if "from" in (of := rows[at].details):
+        return f"the step at {of['path']} of task {of['from']}, which has done it under {of['key']!r}"
     row, before = rows[at], [r for r in rows[:at] if r.kind != Kind.CASE_SETTLED]
     if at and rows[at - 1].kind == Kind.CASE_SETTLED and rows[at - 1].details.get("answer") in ("happened", "abandon"):
         return f"a person: {rows[at - 1].details['by']}"
@@ -194,7 +196,8 @@ def _tell(row: Event) -> str:
         case Kind.RETRY_ALLOWED:
             return f"retry allowed by {data.get('by')}"
         case Kind.STEP_SETTLED:
-            return f"settled: {row.status}" + (f" ({error.get('kind')}: {detail})" if error else "")
+            of = f", by the step at {data['path']} of task {data['from']}; nothing was sent" if "from" in data else ""
+            return f"settled: {row.status}{of}" + (f" ({error.get('kind')}: {detail})" if error else "")
         case Kind.EVIDENCE_STORED:
             return f"late news of attempt {row.attempt}: {data['what'].replace('_', ' ')}" + (f" ({detail})" if detail else "")
         case Kind.CASE_OPENED:

@@ -69,6 +69,23 @@ class CaseRow(NamedTuple):
     notified_at: int | None = None
 
 
+class KeyRow(NamedTuple):
+    """A business key and its newest holder: the step at `path` of `task_id`, whose `turn` it is.
+
+    `state`: ``open`` (in flight or in doubt), ``done`` (since `done_at` and `done_boot`), ``failed`` (it may stand) or
+    ``freed`` (it did not happen). `window_us`: how long after done the holder keeps it; None: for ever.
+    """
+
+    once: str
+    turn: int
+    task_id: str
+    path: str
+    state: str
+    window_us: int | None
+    done_at: int | None
+    done_boot: int | None
+
+
 class Outline(NamedTuple):
     """The columns that replay needs of each row; nothing else is read for a settled step."""
 
@@ -130,7 +147,8 @@ class Store(Protocol):
 
         `guard` names a step whose freeze is checked in the same transaction. Rows that change the head or a case
         (`fold.project`) do so here; a TaskParked or TaskEnded row releases the owner unless `keep_owner`.
-        Raises: StaleEpoch, Moved, Frozen, AlreadySettled; StoreUnavailable when it is surely not written.
+        A row that takes a business key takes it in this transaction too: of two at the same instant one has it.
+        Raises: StaleEpoch, Moved, Frozen, AlreadySettled, KeyHeld; StoreUnavailable when it is surely not written.
         An append whose fate is unknown is looked up by place and compared whole before it is repeated.
         """
 
@@ -138,7 +156,7 @@ class Store(Protocol):
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence. Sealed in the transaction.
 
         `expect`: the task's last `event_seq` that the caller saw, or None for any.
-        Raises: Moved, AlreadySettled, UnknownTask.
+        Raises: Moved, AlreadySettled, KeyHeld, UnknownTask.
         """
 
     def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
@@ -168,6 +186,9 @@ class Store(Protocol):
 
     def notified(self, case_id: str) -> None:
         """Note that the hooks have taken this open case: at least once, so that a crash before this calls them again."""
+
+    def key(self, once: str) -> KeyRow | None:
+        """Who has or had this business key last; None: nobody ever."""
 
     def frozen(self) -> dict[str, str]:
         """What is frozen: step name (``*`` for every step) → why."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import apsw
 
-from ..errors import AlreadySettled, StoreError, UnknownCase
+from ..errors import AlreadySettled, KeyHeld, StoreError, UnknownCase
 from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft, row_hash
-from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, project
-from .base import CaseRow
+from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
+from .base import CaseRow, KeyRow
 from .link import as_store_error, first
 from .schema import queries
 
@@ -18,7 +18,7 @@ from .schema import queries
 def apply(cursor: apsw.Cursor, event: Event) -> bool:
     """Apply what a sealed row changes, in its transaction. True: the head's owner is to be released.
 
-    Raises: AlreadySettled, UnknownCase; then the whole transaction is taken back (I8).
+    Raises: AlreadySettled, UnknownCase, KeyHeld; then the whole transaction is taken back (I8).
     """
     q = queries()
     at = event.at.wall
@@ -39,7 +39,30 @@ def apply(cursor: apsw.Cursor, event: Event) -> bool:
                 cursor.execute(q["thaw"], (step,))
             case Freeze(step, why):
                 cursor.execute(q["freeze"], (step, why))
+            case KeyTaken():
+                _take(cursor, change, event)
+            case KeyMoved(once, path, state):
+                when = (at, event.boot_at) if state == "done" else (None, None)
+                cursor.execute(q["move_key"], (once, event.task_id, path, state, *when))
     return release
+
+
+def _take(cursor: apsw.Cursor, change: KeyTaken, event: Event) -> None:
+    """Take a business key, which is unique, in the transaction of the intent (or of the permission to retry)."""
+    cursor.execute(queries()["take_key"], (change.once, change.turn, event.task_id, change.path, change.window_us))
+    if cursor.connection.changes() == 1:
+        return
+    found = first(cursor, queries()["key"], (change.once,))
+    assert found is not None
+    holder = KeyRow._make(found)
+    raise KeyHeld(
+        f"business key {change.once!r} is held by task {holder.task_id}, step at {holder.path}; "
+        f"nothing of task {event.task_id} was written",
+        hint=f"doubtless show {holder.task_id}",
+        once=change.once,
+        task=holder.task_id,
+        path=holder.path,
+    )
 
 
 def _close(cursor: apsw.Cursor, change: CaseClosed, event: Event) -> None:
@@ -86,6 +109,7 @@ class Folded:
         self.heads: dict[str, FoldedHead] = {}
         self.cases: dict[str, CaseRow] = {}
         self.freezes: dict[str, str] = {}
+        self.keys: dict[str, KeyRow] = {}
         self.suspect = False
 
     def add(self, event: Event, digest: bytes) -> None:
@@ -112,6 +136,21 @@ class Folded:
                     self.freezes.pop(step, None)
                 case Freeze(step, why):
                     self.freezes[step] = why or ""
+                case KeyTaken() | KeyMoved():
+                    self._key(event, change)
+
+    def _key(self, event: Event, change: KeyTaken | KeyMoved) -> None:
+        """Tasks come one after the other here, and not in the order in which they had the key: their turns tell it."""
+        known = self.keys.get(change.once)
+        if isinstance(change, KeyTaken):
+            if known is None or known.turn < change.turn:
+                row = KeyRow(change.once, change.turn, event.task_id, change.path, "open", change.window_us, None, None)
+                self.keys[change.once] = row
+        elif known is not None and (known.task_id, known.path, known.state) == (event.task_id, change.path, "open"):
+            when = event.at if change.state == "done" else None
+            self.keys[change.once] = known._replace(
+                state=change.state, done_at=when and when.wall, done_boot=when and when.boot
+            )
 
     def _head(self, event: Event, change: HeadChange, digest: bytes) -> None:
         head = self.heads.get(event.task_id)

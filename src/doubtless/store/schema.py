@@ -14,7 +14,7 @@ import apsw
 
 from ..errors import StoreRefused
 from ..events import COLUMNS, CaseKind, Effect, Instant, Kind, StepStatus, TaskStatus
-from .base import CaseRow, Head
+from .base import CaseRow, Head, KeyRow
 from .sql import load
 
 APPLICATION_ID = 0x44626C73
@@ -39,7 +39,8 @@ PLAIN = frozenset(
         Kind.CALLS_ACKNOWLEDGED,
     }
 )
-"""The kinds that change no projection (a test compares this with `fold.project`): one statement appends them."""
+"""The kinds that change no projection (a test compares this with `fold.project`): one statement appends them, unless
+the row names a business key (`fold.names_key`)."""
 
 
 class Meta(NamedTuple):
@@ -79,6 +80,7 @@ def queries() -> dict[str, str]:
             "values_after_seq": ", ".join(f"?{place}" for place in range(3, len(COLUMNS) + 1)),
             "head": ", ".join(Head._fields),
             "case": ", ".join(CaseRow._fields),
+            "key": ", ".join(KeyRow._fields),
             "kinds": _any_of("kind", Kind),
             "task_kinds": _any_of("kind", TASK_KINDS),
             "task_statuses": _any_of("status", TaskStatus),

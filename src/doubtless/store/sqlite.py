@@ -11,7 +11,8 @@ import apsw
 
 from ..errors import UnknownTask, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
-from .base import Blob, CaseRow, Claim, Head, Outline, Problem, StoreInfo
+from ..fold import names_key
+from .base import Blob, CaseRow, Claim, Head, KeyRow, Outline, Problem, StoreInfo
 from .folder import Folder, Hooks
 from .link import Link, first
 from .mark import MarkFile
@@ -167,7 +168,8 @@ class SqliteStore:
     ) -> None:
         """Append sealed rows of one task by its owner; all or none, durable at return (`base.Store.append`)."""
         event = events[0]
-        if blobs or len(events) != 1 or event.kind not in PLAIN or self._owned.get(event.task_id) != event.epoch:
+        plain = not blobs and len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event))
+        if not plain or self._owned.get(event.task_id) != event.epoch:
             self._append_several(events, guard, blobs, keep_owner)
             return
         link, hooks = self._link, self._hooks
@@ -309,6 +311,11 @@ class SqliteStore:
             return True
 
         self._link.write("notified", body, lambda cursor: None)
+
+    def key(self, once: str) -> KeyRow | None:
+        """Who has or had this business key last; None: nobody ever."""
+        row = self._link.one(self._queries["key"], (once,))
+        return None if row is None else KeyRow._make(row)
 
     def frozen(self) -> dict[str, str]:
         """What is frozen: step name (``*`` for every step) → why."""

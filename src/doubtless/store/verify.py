@@ -11,7 +11,7 @@ import apsw
 
 from ..errors import StoreError
 from ..events import Event, Kind, row_hash, upcast
-from .base import CaseRow, Problem
+from .base import CaseRow, KeyRow, Problem
 from .folder import Folder
 from .link import Link, first
 from .opening import Place, misfit, open_database
@@ -106,6 +106,8 @@ def refs(event: Event) -> Iterator[tuple[str, bytes]]:
     for name, value in (("input_ref", event.input_ref), ("output_ref", event.output_ref), ("policy", event.data)):
         if isinstance(value, bytes):
             yield name, value
+    if event.kind == Kind.STEP_INTENDED and isinstance(event.data, str):
+        yield "policy", bytes.fromhex(event.details["policy"])
     if isinstance(event.data, str) and '_ref":"sha256:' in event.data:
         for name, value in json.loads(event.data).items():
             if name.endswith("_ref") and isinstance(value, str) and value.startswith("sha256:"):
@@ -136,6 +138,10 @@ def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Proble
     frozen = dict(connection.execute(queries()["frozen"]))
     if frozen != folded.freezes:
         yield Problem("freezes", None, f"frozen are {frozen}, the log says {folded.freezes}")
+    keys = {row[0]: KeyRow._make(row) for row in connection.execute(queries()["keys"])}
+    for once in sorted(keys.keys() | folded.keys.keys()):
+        if keys.get(once) != folded.keys.get(once):
+            yield Problem("keys", None, f"business key {once!r} is {keys.get(once)}, the log says {folded.keys.get(once)}")
     if meta(connection).suspect != folded.suspect:
         yield Problem("meta", None, f"suspect is {meta(connection).suspect}, the log says {folded.suspect}")
 

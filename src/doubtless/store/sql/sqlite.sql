@@ -387,3 +387,39 @@ FROM freezes
 WHERE step = ?1
   OR step = '*'
 LIMIT 1
+
+-- name: take_key
+-- In the transaction of the row that takes it: unique, and only after the turn that its taker has seen let go.
+-- No row changed: somebody else has it.
+INSERT INTO keys (once, turn, task_id, path, state, window_us)
+VALUES (?1, ?2, ?3, ?4, 'open', ?5)
+ON CONFLICT (once) DO UPDATE SET
+  turn = excluded.turn,
+  task_id = excluded.task_id,
+  path = excluded.path,
+  state = 'open',
+  window_us = excluded.window_us,
+  done_at = NULL,
+  done_boot = NULL
+WHERE keys.turn = excluded.turn - 1
+  AND (keys.state = 'freed' OR keys.state = 'done')
+
+-- name: move_key
+-- In the transaction of the row that settles its holder.
+UPDATE keys
+SET state = ?4, done_at = ?5, done_boot = ?6
+WHERE once = ?1
+  AND task_id = ?2
+  AND path = ?3
+  AND state = 'open'
+
+-- name: key
+-- One read.
+SELECT {{key}}
+FROM keys
+WHERE once = ?1
+
+-- name: keys
+-- One read, for verify.
+SELECT {{key}}
+FROM keys
