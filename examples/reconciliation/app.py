@@ -21,7 +21,7 @@ class Recon(NamedTuple):
     """The app and its one task."""
 
     app: Doubtless
-    reconcile: Task[[str, str, str], dict[str, Any]]
+    reconcile: Task[..., dict[str, Any]]
 
 
 def step_table(do: Actions) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ class Refunds(NamedTuple):
     """The app and its task."""
 
     app: Doubtless
-    refund_order: Task[[str, str, list[Claim]], dict[str, Any]]
+    refund_order: Task[..., dict[str, Any]]
 
 
 def refused(answer: object) -> Rejected | None:
@@ -73,6 +73,7 @@ def build(store_url: str | None = None, gateway_url: str | None = None, *, clock
         single_request=True,
         compensate=cancel_refund,
         compensate_deadline="PT30M",  # later it may be paid out any moment; a person decides then
+        once="refund:{order_id}:{line}",  # whoever asks, in whatever task: a line is refunded once
     )
     def refund_line(order_id: str, line: int, amount: int, idempotency_key: str = injected()) -> client.Refund:
         return client.refund(
@@ -80,8 +81,8 @@ def build(store_url: str | None = None, gateway_url: str | None = None, *, clock
         )
 
     # Nobody can ask whether a mail was sent. If the reply is lost, a person has to look.
-    @app.step(effect="non_idem_write", single_request=True)
-    def notify_customer(customer: str, text: str) -> client.Mail:
+    @app.step(effect="non_idem_write", single_request=True, once="told:{refunds}")
+    def notify_customer(customer: str, refunds: str, text: str) -> client.Mail:
         return client.send_mail(gateway(), customer=customer, text=text)
 
     @app.task
@@ -89,9 +90,10 @@ def build(store_url: str | None = None, gateway_url: str | None = None, *, clock
         """Refund all claims of one order, or none of them."""
         order = find_order(order_id=order_id)
         refunds = [refund_line(order_id=order_id, line=claim["line"], amount=claim["amount"]) for claim in claims]
-        total = sum(refund["amount"] for refund in refunds)
-        notify_customer(customer=customer, text=f"You get {total / 100:.2f} {order['currency']} back for order {order_id}.")
-        return {"refunds": [refund["id"] for refund in refunds], "total": total}
+        ids, total = [refund["id"] for refund in refunds], sum(refund["amount"] for refund in refunds)
+        text = f"You get {total / 100:.2f} {order['currency']} back for order {order_id}."
+        notify_customer(customer=customer, refunds=" ".join(ids), text=text)
+        return {"refunds": ids, "total": total}
 
     return Refunds(app, refund_order)
 

@@ -89,10 +89,7 @@ def killed_and_a_day_later(folder: Path) -> list[Count]:
     _title("(c) Doubtless; killed by SIGKILL while the reply is lost, and resumed 25 hours later")
     with _gateway(folder / "c-gateway.db") as till:
         till.fault("/refunds", "lose_reply", delay_s=HOUR_S)
-        command = [sys.executable, "-m", str(__package__), "--task", "demo-c", "--order", ORDER, "--customer", CUSTOMER]
-        command += [f"{claim['line']}={claim['amount']}" for claim in CLAIMS]
-        environ = environment(DOUBTLESS_STORE=f"sqlite:///{folder / 'c.db'}", REFUND_GATEWAY=till.url)
-        with subprocess.Popen(command, env=environ) as child:
+        with _process("demo-c", folder / "c.db", till) as child:
             reached = till.wait_for("refund")
             child.kill()
         print(f"  process {child.pid} is dead; the gateway holds {till.effects('refund')} refund. A day passes.\n")
@@ -145,7 +142,31 @@ def refused_inside_a_200(folder: Path) -> list[Count]:
         ]
 
 
-SCENES: tuple[Scene, ...] = (a_day_later_without_a_log, lost_reply, killed_and_a_day_later, never_arrived, refused_inside_a_200)
+# ---------------------------------------------------------------- (f)
+
+
+def two_at_once(folder: Path) -> list[Count]:
+    """Two processes, two tasks, one order: the business key lets one of them send; the other gets its refund."""
+    _title("(f) Doubtless; two people refund the same order at the same moment, in two processes")
+    with _gateway(folder / "f-gateway.db") as till:
+        both = [_process(task_id, folder / "f.db", till) for task_id in ("demo-f1", "demo-f2")]
+        said = [child.communicate()[0].decode() for child in both]
+        print("".join(f"  process {child.pid} says {text}" for child, text in zip(both, said, strict=True)))
+        return [
+            Count("(f) answers that differ", 0, len(set(said)) - 1),
+            *_clean(till, "(f)"),
+            Count("(f) requests for a refund", 2, till.requests("POST /refunds")),
+        ]
+
+
+SCENES: tuple[Scene, ...] = (
+    a_day_later_without_a_log,
+    lost_reply,
+    killed_and_a_day_later,
+    never_arrived,
+    refused_inside_a_200,
+    two_at_once,
+)
 
 
 # ---------------------------------------------------------------- what the scenes share
@@ -166,6 +187,14 @@ def _refunds(store: Path, till: Till, hours: float = 0) -> Iterator[Refunds]:
         yield refunds
     finally:
         refunds.app.close()
+
+
+def _process(task_id: str, store: Path, till: Till) -> subprocess.Popen[bytes]:
+    """The same task in a process of its own."""
+    command = [sys.executable, "-m", str(__package__), "--task", task_id, "--order", ORDER, "--customer", CUSTOMER]
+    command += [f"{claim['line']}={claim['amount']}" for claim in CLAIMS]
+    environ = environment(DOUBTLESS_STORE=f"sqlite:///{store}", REFUND_GATEWAY=till.url)
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)
 
 
 def _params() -> dict[str, Any]:

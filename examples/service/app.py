@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,14 @@ from ..reconciliation.app import Recon, build
 
 log = logging.getLogger(__name__)
 
-PLAIN = {"abandon": Abandon, "retry": Retry, "fail": Fail, "let_stand": LetStand, "noted": Noted, "deny": Deny}
+PLAIN: dict[str, Callable[[], AnyAnswer]] = {
+    "abandon": Abandon,
+    "retry": Retry,
+    "fail": Fail,
+    "let_stand": LetStand,
+    "noted": Noted,
+    "deny": Deny,
+}
 
 
 def create(store_url: str | None = None, server_url: str | None = None, files: Path | None = None) -> Starlette:
@@ -88,9 +95,9 @@ class Service:
 
     async def start(self, request: Request) -> JSONResponse:
         body = await json_object(request)
-        task_id, day = text(body, "id"), text(body, "day")
-        files = {name: self._file(text(body, name)) for name in ("statement", "orders")}
-        await run_in_threadpool(self._recon.app.start, self._recon.reconcile, task_id, day=day, **files)
+        task_id, start = text(body, "id"), self._recon.app.start
+        params = {"day": text(body, "day")} | {name: self._file(text(body, name)) for name in ("statement", "orders")}
+        await run_in_threadpool(lambda: start(self._recon.reconcile, task_id, **params))
         return JSONResponse({"id": task_id}, 202, headers={"Location": f"/tasks/{task_id}"})
 
     def show(self, request: Request) -> JSONResponse:

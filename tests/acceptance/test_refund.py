@@ -16,7 +16,7 @@ from examples.refund import client, run
 from examples.refund.app import Refunds, build
 from examples.refund.outside import Till
 
-from doubtless import NeedsHuman, TaskWaiting
+from doubtless import NeedsHuman, TaskFailed, TaskWaiting
 from doubtless.testing import FakeClock
 
 COUNTED = {
@@ -36,6 +36,11 @@ COUNTED = {
     "(e) refunds": 1,
     "(e) requests for a refund": 2,
     "(e) mails": 0,
+    "(f) answers that differ": 0,
+    "(f) refunds": 2,
+    "(f) refunds of any one line": 1,
+    "(f) mails": 1,
+    "(f) requests for a refund": 2,
 }
 LINE = re.compile(r"^  (\([a-z]\) .*?) +(\d+)  ok$", re.MULTILINE)
 HOUR = 3600.0
@@ -121,6 +126,15 @@ def test_the_mail_whose_reply_is_lost_waits_for_a_person(till: Till, refunds: Re
     [case] = refunds.app.inbox().cases
     assert case.step == "notify_customer"
     assert (till.effects("mail"), till.requests("POST /mails")) == (1, 1)
+
+
+def test_another_amount_for_a_line_that_was_refunded_is_refused_and_says_which_task_did_it(till: Till, refunds: Refunds) -> None:
+    one(refunds)
+    with pytest.raises(TaskFailed, match="refused"):
+        claims = [{"line": 1, "amount": 100}]
+        refunds.app.run(refunds.refund_order, "r-2", order_id="SO-1", customer="ana", claims=claims)
+    assert "refund_line at 2 of task r-1" in str(refunds.app.show("r-2").steps[-1].error)
+    assert (till.effects("refund"), till.requests("POST /refunds"), till.effects("mail")) == (1, 1, 1)
 
 
 def test_one_claim_is_refunded_by_the_command_and_the_command_again_refunds_nothing(tmp_path: Path, till: Till) -> None:
