@@ -45,6 +45,8 @@ from .table import StepTable
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from .beyond import WritePolicy
+    from .forking import Forked
     from .inbox import AnyAnswer, Authorize, Case, Inbox
     from .timeline import TaskView
     from .worker import Worker
@@ -397,8 +399,13 @@ class Doubtless(InTask):
         self._runs.wake_workers()
         return head.task_id
 
-    def resume(self, task_id: str, *, wait: bool | str = True) -> Any:
-        """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called."""
+    def resume(self, task_id: str, *, wait: bool | str = True, **rewind: Any) -> Any:
+        """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called.
+
+        Raises: as `run`; UsageError for a place to go on from (``at=…``): a log is never rewound, `fork` makes a new task.
+        """
+        if rewind:
+            raise refuse_rewind(task_id, rewind)
         check_wait(wait)
         self._validate()
         self._known(task_id)
@@ -421,6 +428,37 @@ class Doubtless(InTask):
             except DoubtlessError as error:
                 result[head.task_id] = f"{error.code}: {error.message}"
         return result
+
+    def fork(
+        self,
+        original: str,
+        /,
+        *,
+        at: int,
+        task_id: str | None = None,
+        idem_write: WritePolicy = "ask",
+        non_idem_write: WritePolicy = "ask",
+    ) -> Forked:
+        """Make a new task that goes another way from a step of this one; the original and its log stay as they are.
+
+        Meaning: the code runs from the top; steps with `step_seq` below `at` are answered from the original's log, without
+        any obligation to undo them. What a person or an event answered is not taken over: it is asked anew. Keys are the
+        new task's. `idem_write`, `non_idem_write`: what a write does while effects of the original stand beyond `at`: ``ask``
+        opens a question before it; ``reuse`` takes over what stands for the same step and params at the same place, and
+        asks where nothing fits; ``run`` sends it again, a second effect, on purpose.
+        Shapes: the new task's `task_id` is ``"<original>@<at>"`` unless given; the same call again is the same fork.
+        `stands` lists what stands beyond `at`. `resume` runs it.
+        Durable: the fork and all that it takes over, in one transaction, at return.
+        Raises: UsageError when a step at or before `at` is in doubt or undone, or no such step is there; TaskBusy while the
+        original is being run; UnknownTask; InputDiffers when `task_id` is another task's.
+        """
+        from .forking import default_id, make_fork
+
+        self._validate()
+        head = self._known(original)
+        chosen = default_id(original, at) if task_id is None else task_id
+        check_task_id(chosen)
+        return make_fork(self.runtime, head, at, chosen, {Effect.IDEM_WRITE: idem_write, Effect.NON_IDEM_WRITE: non_idem_write})
 
     def worker(self, *, concurrency: int = 4) -> Worker:
         """A worker in this process for what `start` records; use it as a context manager."""
@@ -623,6 +661,19 @@ def check_task_id(task_id: object) -> None:
         fault = f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store"
     if fault:
         raise UsageError(fault, hint='give it one as in app.run(task, "recon-2026-11-28", …)')
+
+
+def refuse_rewind(task_id: str, asked: Mapping[str, Any]) -> UsageError:
+    """The error for going on from an earlier place of a task, or for an option that `resume` does not have."""
+    if set(asked) - {"at"}:
+        return UsageError(f"resume() takes no {', '.join(sorted(set(asked) - {'at'}))}; nothing was done")
+    at = asked["at"]
+    return UsageError(
+        f"task {task_id} is not rewound: its log says what happened, and effects do not go away; nothing was done",
+        hint=f'a fork goes another way from a step: app.fork("{task_id}", at={at}), '
+        f"or doubtless fork MODULE:APP {task_id} --at {at}",
+        task=task_id,
+    )
 
 
 def check_wait(wait: object) -> None:

@@ -80,7 +80,7 @@ SETTLED = frozenset({StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED,
 
 
 STEP_MOVES: dict[StepStatus | None, tuple[StepStatus, ...]] = {
-    # At once `not_applied`: refused, because another step has the business key.
+    # At once `not_applied`: refused, because another step has the business key; in a fork: taken over, or denied.
     None: (StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
     StepStatus.STARTED: (StepStatus.DONE, StepStatus.FAILED),
     StepStatus.UNCERTAIN: (StepStatus.NEEDS_HUMAN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),

@@ -374,6 +374,8 @@ class StepRecord:
             self.answer = Answer(row.event_seq, data["then"], bool(data.get("even_now")), data["by"])
         if row.output_ref is not None and data.get("answer") == "answer":
             self.output_ref, self.error = row.output_ref, None
+        elif row.error is not None and data.get("answer") == "deny":
+            self.error = row.error
 
     def _claimed(self, row: Event) -> None:
         """A takeover: whatever an older owner had without outcome is unknown, and its last send was before now."""

@@ -75,6 +75,7 @@ TAKES: dict[str, tuple[type[Any], ...]] = {
     CaseKind.HOLD: (LetStand,),
     CaseKind.CONTRADICTION: (Noted,),
     CaseKind.OUTPUT: (Answer, Deny),
+    CaseKind.QUESTION: (Answer, Deny),
 }
 """Which answers a case of each kind takes."""
 
@@ -149,6 +150,8 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     if record is not None:
         evidence |= step_evidence(runtime, record, events)
     answers = {SPELLED[a]: DOES[a] for a in TAKES.get(row.kind, ())}
+    if "fork" in evidence:
+        answers = fork_question(runtime, opened, evidence)
     shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
     digest = canonical.content_hash(shown.encode()).hex()
     return Case(
@@ -163,6 +166,28 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
         answers,
         digest,
     )
+
+
+OF_A_FORK = {
+    "reuse": "this write is not made: the output that stands is taken over, and the fork owes no compensation for it",
+    "run": "this write is made, under the fork's own key: a second effect, on purpose",
+    "reuse_all": "as reuse, also for the fork's later writes of this class that stand unchanged at their place",
+    "run_all": "as run, also for all later writes of this class in the fork",
+}
+"""What each answer to a fork's question would do."""
+
+
+def fork_question(runtime: Runtime, opened: Event, evidence: dict[str, Any]) -> dict[str, str]:
+    """Fill a fork's question with the write's params and what stands as it is now; what each answer would do."""
+    if opened.input_ref is not None:
+        evidence["params"] = read_ref(runtime, opened.input_ref)
+    for one in evidence["stands"]:
+        record = fold_steps(runtime.store.rows(one["task"], path=one["path"])).get(one["path"])
+        if record is not None:
+            one |= {"status": record.status, "params": read_ref(runtime, record.input_ref)}
+            one["output"] = read_ref(runtime, record.output_ref)
+    told = "; ".join(f'"{answer}": {OF_A_FORK[answer]}' for answer in evidence["fork"]["answers"])
+    return {"answer": told, "deny": "this write is not made: the fork's code sees StepFailed('not_applied', 'denied')"}
 
 
 def _read_or_told(runtime: Runtime, row: CaseRow) -> Case:
@@ -325,6 +350,13 @@ def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str, why: str = 
             hint=f"it takes: {known}",
             case=case.id,
         )
+    known_answers = case.evidence.get("fork", {}).get("answers", ()) if isinstance(answer, Answer) else ()
+    if known_answers and answer.value not in known_answers:
+        raise AnswerRefused(
+            f"case {case.id} does not take the answer {answer.value!r}; nothing was written",
+            hint=f"it takes: {', '.join(known_answers)}, or deny",
+            case=case.id,
+        )
     if isinstance(answer, DidNotHappen) and answer.then not in ("retry", "fail"):
         raise AnswerRefused(f"did_not_happen needs then=retry or then=fail, not {answer.then!r}", case=case.id)
     for name, text in (("by", by), ("why", why)):
@@ -367,7 +399,7 @@ def answer_rows(runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: s
         case Abandon():
             failure = dump({"kind": "abandoned", "code": "abandoned", "detail": f"by {by}: {why}"})
             after.append(settled_row(case, where, now, StepStatus.FAILED, record, error=failure))
-        case Deny():
+        case Deny() if case.kind == CaseKind.OUTPUT:
             error = dump({"kind": "abandoned", "code": "output_denied", "detail": f"by {by}: {why}"})
         case Retry():
             after += retry_rows(runtime, case, by, now)
@@ -390,7 +422,7 @@ def retry_rows(runtime: Runtime, case: Case, by: str, now: Any) -> list[Event]:
         return []
     path = case.evidence["path"]
     record = fold_steps(runtime.store.rows(case.task_id)).get(path)
-    if record is None:
+    if record is None or (record.effect != Effect.READ and not record.keys):  # taken over by a fork: nothing of it can be sent
         return []
     status = StepStatus.STARTED if record.effect == Effect.READ else StepStatus.UNCERTAIN
     data: dict[str, Any] = {"why": "retry", "by": by, "case_id": case.id}

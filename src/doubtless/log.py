@@ -56,6 +56,7 @@ class TaskLog:
         self.let_stand: Event | None = None
         self.hold_row: Event | None = None
         self.cancel: Event | None = None
+        self.answered: list[tuple[Event, Event]] = []  # settled questions of the task itself: opened, settled
         self._announced = claim.takeover
         self.load()
 
@@ -69,7 +70,7 @@ class TaskLog:
     def load(self) -> None:
         """Fold the log anew: settled steps lean, the rows of open ones whole."""
         with self.lock:
-            self.settled, self.open, self.cases = {}, {}, {}
+            self.settled, self.open, self.cases, self.answered = {}, {}, {}, []
             first = self._outline()
             tail = self.store.rows(self.task_id, after=first - 1)
             for row in tail:
@@ -129,7 +130,9 @@ class TaskLog:
                 self.hold_row = row
         elif row.kind == Kind.CASE_SETTLED:
             data = row.details
-            self.cases.pop(data["case_id"], None)
+            opened = self.cases.pop(data["case_id"], None)
+            if opened is not None and opened.path is None and opened.kind == CaseKind.QUESTION:
+                self.answered.append((opened.row, row))
             if data.get("answer") == "fail" and row.path is None:
                 self.fail_answer = row
             elif data.get("answer") == "let_stand":

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+from .beyond import Fork, before_write
 from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
+from .events import Effect
 from .executor import run_step
 from .inputs import prepare
 from .keeping import keep_trying
@@ -48,6 +50,7 @@ class Owner(Protocol):
     suspect: bool
     wait_limit: int | None
     trouble: DoubtlessError | None
+    fork: Fork | None
 
     def leave_behind(self, frame: Frame) -> None:
         """A call goes on although nobody waits for it; of a write: the task stays owned until it has ended."""
@@ -207,6 +210,8 @@ class Pass:
                 self.diverge(definition, path, given, record.name)
         elif path in self.log.groups:
             self.diverge(definition, path, given, GROUP)
+        elif self.owner.fork is not None and definition.effect != Effect.READ:
+            return before_write(self, self.owner.fork, definition, path, given)
         return None
 
     def enter_group(self, path: str) -> None:

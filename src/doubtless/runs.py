@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from . import canonical
+from .beyond import fork_of
 from .durations import parse_duration
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Instant, Kind, TaskStatus
@@ -118,6 +119,7 @@ class Runs:
             accepted = store.first(task_id)
             params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
             run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))
+            run.fork = fork_of(accepted)
             timeouts = [d.timeout_us for d in self.app.definitions]
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:

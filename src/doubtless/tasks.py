@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import canonical
+from .beyond import Fork
 from .calls import Frame, Runtime, current
 from .canonical import encode
 from .conclusion import Concluding, TaskCode
@@ -57,6 +58,7 @@ class TaskRun(Concluding):
         self.concluded = False
         self.trouble: DoubtlessError | None = None
         self.interrupted: BaseException | None = None
+        self.fork: Fork | None = None
         self.suspect = runtime.store.info().suspect
         self.last = Pass(self)
         self.drained = False

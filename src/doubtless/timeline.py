@@ -53,7 +53,8 @@ class StepView(NamedTuple):
 class TaskView(NamedTuple):
     """A task with its steps in order of first arrival, and its open cases. Times are microseconds.
 
-    `stands`: of a task that ended failed, the effects that a person has let stand.
+    `stands`: of a task that ended failed, the effects that a person has let stand. `forked_from`: of a fork, the task and
+    the `step_seq` that it was forked at.
     """
 
     id: str
@@ -71,6 +72,7 @@ class TaskView(NamedTuple):
     steps: tuple[StepView, ...]
     cases: tuple[Case, ...]
     stands: tuple[dict[str, Any], ...] = ()
+    forked_from: tuple[str, int] | None = None
 
 
 def view(runtime: Runtime, head: Head) -> TaskView:
@@ -103,6 +105,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         steps=tuple(step_view(runtime, records[path], by_path[path]) for path in records),
         cases=tuple(read_case(runtime, case) for case in runtime.store.cases(task_id=head.task_id)),
         stands=tuple(ended.details.get("stands", ())) if ended else (),
+        forked_from=(accepted.details["forked_from"], accepted.details["at"]) if "forked_from" in accepted.details else None,
     )
 
 
@@ -125,7 +128,8 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
         for a in record.attempts
     )
     calls = len(called)
-    if record.effect == Effect.READ and settled is not None and record.status == StepStatus.DONE:
+    taken = record.origin is not None
+    if record.effect == Effect.READ and settled is not None and record.status == StepStatus.DONE and not taken:
         calls += not any(a.number == settled.attempt for a in called)
     output = content(runtime, record.output_ref) if record.output_ref is not None else None
     return StepView(
@@ -139,7 +143,8 @@ def settled_by(rows: Sequence[Event]) -> str:
     """What settled the step, in one phrase."""
     at = max(i for i, r in enumerate(rows) if r.kind == Kind.STEP_SETTLED)
     if "from" in (of := rows[at].details):
-        return f"the step at {of['path']} of task {of['from']}, which has done it under {of['key']!r}"
+        made = f"the step at {of['path']} of task {of['from']}"
+        return f"{made}, which has done it under {of['key']!r}" if "key" in of else f"{made}: taken over by the fork"
     row, before = rows[at], [r for r in rows[:at] if r.kind != Kind.CASE_SETTLED]
     if at and rows[at - 1].kind == Kind.CASE_SETTLED and rows[at - 1].details.get("answer") in ("happened", "abandon"):
         return f"a person: {rows[at - 1].details['by']}"
@@ -196,7 +201,9 @@ def _tell(row: Event) -> str:
         case Kind.RETRY_ALLOWED:
             return f"retry allowed by {data.get('by')}"
         case Kind.STEP_SETTLED:
-            of = f", by the step at {data['path']} of task {data['from']}; nothing was sent" if "from" in data else ""
+            of = ""
+            if "from" in data:
+                of = f", by the step at {data['path']} of task {data['from']}; nothing was sent"
             return f"settled: {row.status}{of}" + (f" ({error.get('kind')}: {detail})" if error else "")
         case Kind.EVIDENCE_STORED:
             return f"late news of attempt {row.attempt}: {data['what'].replace('_', ' ')}" + (f" ({detail})" if detail else "")

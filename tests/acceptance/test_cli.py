@@ -506,7 +506,7 @@ def test_the_shape_of_show_as_json_is_stable(open_shop: Shop) -> None:
     shown = open_shop.cli("show", "done-1", "--json").json
     assert set(shown) == {
         "id", "task", "status", "why", "params", "output", "error", "owner", "owner_alive", "wake_at", "created_at", "updated_at",
-        "steps", "cases", "stands", "next",
+        "steps", "cases", "stands", "next", "forked_from",
     }  # fmt: skip
     assert set(shown["steps"][4]) == {
         "path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error", "keys", "handles",
@@ -971,3 +971,43 @@ def test_a_terminal_sees_progress_and_colour_and_a_pipe_sees_neither(shop: Shop)
     code, said = on_a_terminal(shop, "show", "r1")
     assert "\x1b[32m" in said
     assert "✓" in shop.cli("show", "r1").out
+
+
+# ---------------------------------------------------------------- fork
+
+
+def test_fork_makes_a_task_shows_what_stands_and_its_question_can_be_answered_as_it_is_typed(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "f1")
+    made = shop.cli("fork", "shop:app", "f1", "--at", "3", "--as", "f2", "--json").json
+    assert (made["task"], made["forked_from"], made["at"], made["taken"]) == ("f2", "f1", 3, 2)
+    assert [(one["task"], one["path"], one["step"], one["status"]) for one in made["stands"]] == [
+        ("f1", "3", "order", "done"), ("f1", "4", "chat", "done"),
+    ]  # fmt: skip
+    said = shop.cli("fork", "shop:app", "f1", "--at", "3", "--as", "f2").out
+    assert "order(" in said
+    assert said.endswith("next  doubtless resume shop:app f2\n")
+    assert shop.effects() == 3
+
+    words = made["next"].split()[1:]
+    for _ in range(2):
+        shop.cli(*words, code=3)
+        case = shop.case()
+        assert "stands  !" in shop.cli("inbox", case["id"]).out
+        typed = next(command for command in case["commands"]["answer"] if "\"reuse\"" in command)
+        typed = typed.replace("MODULE:APP", "shop:app").replace("NAME", "ana").replace("TEXT", "seen")
+        shop.cli(*shlex.split(typed)[1:])
+    assert shop.cli(*words, "--json").json["output"] == {"bought": 2, "said": "done"}
+    assert shop.effects() == 3
+    shown = shop.cli("show", "f2", "--json").json
+    assert shown["forked_from"] == {"task": "f1", "at": 3}
+    assert [(step["calls"], step["settled_by"]) for step in shown["steps"]] == [
+        (0, f"the step at {path} of task f1: taken over by the fork") for path in "1234"
+    ]  # fmt: skip
+    assert "fork    of f1, at 3" in shop.cli("show", "f2").out
+
+
+def test_resume_at_a_place_is_refused_and_names_fork(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "r1")
+    refused = shop.cli("resume", "shop:app", "r1", "--at", "2", "--json", code=2).error
+    assert "not rewound" in refused["message"]
+    assert "doubtless fork shop:app r1 --at 2" in refused["hint"].replace("--at 2 -- ", "")

@@ -14,7 +14,8 @@ from .exits import INTERRUPTED, MEANING, Interrupted
 F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES: dict[str, str] = {
-    "run": "running", "resume": "running", "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
+    "run": "running", "resume": "running", "fork": "forking",
+    "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
     "inbox": "people", "settle": "people", "freeze": "people", "thaw": "people", "verify": "care", "recover": "care",
     "demo": "care",
 }  # fmt: skip

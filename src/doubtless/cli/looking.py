@@ -65,7 +65,7 @@ def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
     JSON: {"id", "task", "status", "why", "params", "output", "error", "owner", "owner_alive", "wake_at", "created_at",
     "updated_at", "steps": [{"path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error",
     "keys", "handles", "attempts": [...], "story": [{"at", "what"}]}], "cases": [case], "stands": [{"path", "step",
-    "compensate"}], "next": [commands]}.
+    "compensate"}], "next": [commands], "forked_from": {"task", "at"} or null}.
     """
     from .render import next_commands, timeline
 

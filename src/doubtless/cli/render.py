@@ -142,6 +142,9 @@ def header(sheet: Sheet, view: TaskView, day: object, path: str | None) -> None:
     sheet.line(f"{began:%Y-%m-%d %H:%M:%S} to {until} {offset(ended)}", lead="  time    ", lead_style="dim")
     if path is not None:
         sheet.command(path, "  store   ")  # never broken, so that it can be copied
+    if view.forked_from is not None:
+        original, at = view.forked_from
+        sheet.line(f"of {plain(original)}, at {at}", lead="  fork    ", lead_style="dim")
     if view.params:
         sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
     if view.status == TaskStatus.DONE:

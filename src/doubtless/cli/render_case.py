@@ -121,8 +121,23 @@ def task_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:
         sheet.line(str(evidence.pop("field", "")), lead="  field     ", lead_style="dim")
         sheet.line(short_json(evidence.pop("logged"), 1000), lead="  logged    ", lead_style="dim")
         sheet.line(short_json(evidence.pop("asked"), 1000), lead="  asked     ", lead_style="dim")
+    if "fork" in evidence:
+        fork_evidence(sheet, evidence)
     for owed in evidence.pop("obligations", []):
         sheet.line(stands(owed), lead="  ! ", lead_style="bold yellow")
+
+
+def fork_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:
+    """What a fork's question shows: the write before which it stands, and what stands of the line that it comes from."""
+    asked = evidence.pop("fork")
+    where = f"{asked['effect']} at {asked['path']}; {asked['from']} was forked at {asked['at']}"
+    sheet.line(call_text(asked["step"], evidence.pop("params", {}), 2000), lead="  call      ", lead_style="dim")
+    sheet.line(where, lead="  class     ", lead_style="dim")
+    for one in evidence.pop("stands"):
+        output = "" if one.get("output") is None else f" -> {short_json(one['output'], 400)}"
+        where = f"({one['status']}, at {one['path']} of {one['task']})"
+        called = call_text(one["step"], one.get("params", {}), 400)
+        sheet.line(f"{called}{output}  {where}", lead="  stands  ! ", lead_style="bold yellow")
 
 
 def answers(sheet: Sheet, case: Case) -> None:

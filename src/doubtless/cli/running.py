@@ -98,10 +98,13 @@ def run(
 @target_argument
 @click.argument("task_id", metavar="[ID]", required=False)
 @click.option("--all", "every", is_flag=True, help="One pass over all tasks that have not ended.")
+@click.option("--at", metavar="SEQ", hidden=True)
 @wait_options
 @common
 @click.pass_obj
-def resume(called: Invocation, *, target: str, task_id: str | None, every: bool, wait: str | None, no_wait: bool) -> int:
+def resume(
+    called: Invocation, *, target: str, task_id: str | None, every: bool, at: str | None, wait: str | None, no_wait: bool
+) -> int:
     """Go on with the task of this ID, or with --all of them: what is in doubt is settled first.
 
     Does no harm, however often it is called. --all does not wait unless --wait says so; of what it met the gravest is
@@ -112,6 +115,11 @@ def resume(called: Invocation, *, target: str, task_id: str | None, every: bool,
     """
     if (task_id is None) == (not every):
         raise UsageError("give the ID of a task, or --all" + (", not both" if every else ""), hint="doubtless resume --help")
+    if at is not None:
+        raise UsageError(
+            "a task is not rewound: its log says what happened, and effects do not go away; nothing was done",
+            hint=f"a fork goes another way from a step: {typed('fork', target, task_id, at=at)}",
+        )
     with guarded():
         app = ready(load_app(called, target))
         limit = how_long(wait, no_wait, default=not every)

@@ -33,6 +33,7 @@ def task(view: TaskView, next_commands: list[str]) -> dict[str, Any]:
         "error": view.error, "owner": view.owner, "owner_alive": view.owner_alive, "wake_at": time(view.wake_at),
         "created_at": utc(view.created_at), "updated_at": utc(view.updated_at), "steps": [step(each) for each in view.steps],
         "cases": [case(each, None) for each in view.cases], "stands": list(view.stands), "next": next_commands,
+        "forked_from": None if view.forked_from is None else {"task": view.forked_from[0], "at": view.forked_from[1]},
     }  # fmt: skip
 
 
@@ -88,6 +89,8 @@ def answer_commands(shown: Case) -> dict[str, list[str]]:
         "happened": [{"output": "JSON"}], "answer": [{"output": "JSON"}],
         "did_not_happen": [{"then": "retry"}, {"then": "fail"}],
     }  # fmt: skip
+    if "fork" in shown.evidence:
+        more["answer"] = [{"output": f"'\"{word}\"'"} for word in shown.evidence["fork"]["answers"]]
     who = {"by": "NAME", "why": "TEXT", "shown": shown.hash[:8]}
     return {
         answer: [typed("settle", "MODULE:APP", shown.id, answer, **options, **who) for options in more.get(answer, [{}])]

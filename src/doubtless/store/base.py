@@ -126,8 +126,11 @@ class Store(Protocol):
     def now(self) -> Instant:
         """The store's clock: what leases, waits and deadlines are compared with."""
 
-    def accept(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Head | None:
-        """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written."""
+    def accept(self, accepted: Event, blobs: Sequence[Blob] = (), *, taken: Sequence[Event] = ()) -> Head | None:
+        """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written.
+
+        `taken`: of a fork, the rows that follow the first one, in the same transaction: none of them changes a projection.
+        """
 
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch.

@@ -82,14 +82,14 @@ class SqliteStore:
 
     # ------------------------------------------------------------ tasks and their owners
 
-    def accept(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Head | None:
+    def accept(self, accepted: Event, blobs: Sequence[Blob] = (), *, taken: Sequence[Event] = ()) -> Head | None:
         """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written.
 
         Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
         """
         if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
             raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
-        (event,) = seal([accepted], 0, None)
+        event, *_ = events = seal([accepted, *taken], 0, None)
         status = accepted.status or TaskStatus.READY
         row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event))
 
@@ -98,11 +98,11 @@ class SqliteStore:
             if found is not None:
                 return [found]
             put_blobs(cursor, blobs)
-            insert(cursor, [event], self.path)
+            insert(cursor, events, self.path)
             cursor.execute(self._queries["create_head"], row)
             return []
 
-        found = self._link.write("accept", body, lambda cursor: [] if same(cursor, [event]) else None)
+        found = self._link.write("accept", body, lambda cursor: [] if same(cursor, events) else None)
         return found[0] if found else None
 
     def claim(self, task_id: str) -> Claim:
