@@ -70,7 +70,7 @@ def make_fork(runtime: Runtime, head: Head, at: int, task_id: str, writes: Mappi
             hint="give the fork another id: task_id=… (--as on the command line)",
             task=task_id,
         )
-    number = sum(row.kind == Kind.STEP_SETTLED and "from" in row.details for row in store.rows(task_id))
+    number = sum(row.epoch is None and "from" in row.details for row in store.rows(task_id))
     return Forked(task_id, head.task_id, at, number, tuple(_told(runtime, one) for one in standing(store, terms)))
 
 
