@@ -6,8 +6,10 @@ written where the other side can be asked for them later.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import TypeVar
 from urllib.error import HTTPError
@@ -59,7 +61,8 @@ class Actions:
         return _only(client.find_sheet(self._address(), reference=idempotency_key))
 
     def withdraw_adjustment(self, result: client.Sheet) -> client.Sheet:
-        return client.withdraw_sheet(self._address(), result["id"])
+        with _may_be_too_late():
+            return client.withdraw_sheet(self._address(), result["id"])
 
     def submit_approval(self, run: str, sheets: list[str], idempotency_key: str = injected()) -> client.Approval:
         return client.submit_approval(self._address(), run=run, sheets=sheets, reference=idempotency_key)
@@ -68,13 +71,8 @@ class Actions:
         return _only(client.find_approval(self._address(), reference=idempotency_key))
 
     def withdraw_approval(self, result: client.Approval) -> client.Approval:
-        try:
+        with _may_be_too_late():
             return client.withdraw_approval(self._address(), result["id"])
-        except HTTPError as error:
-            if error.code == 409:
-                # A person has processed it, and nobody may pretend that away.
-                raise NotUndoable(f"approval {result['id']} is already processed") from error
-            raise
 
     def notify(self, run: str, text: str) -> client.Message:
         return client.send_chat(self._address(), run=run, text=text)
@@ -87,6 +85,17 @@ class Actions:
         if not address:
             raise NotSent("RECON_SERVER is not set")
         return address
+
+
+@contextmanager
+def _may_be_too_late() -> Iterator[None]:
+    """A 409 from a withdrawal says that somebody has used the thing meanwhile. Nobody may pretend that away."""
+    try:
+        yield
+    except HTTPError as error:
+        if error.code != 409:
+            raise
+        raise NotUndoable(json.load(error)["error"]) from error
 
 
 def _only(found: Sequence[Record]) -> Record | Several | None:

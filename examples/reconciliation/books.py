@@ -57,12 +57,19 @@ class Books(Counted):
         return [self._sheet(row["id"]) for row in rows]
 
     def withdraw_sheet(self, sheet: int) -> Body:
-        """The sheet is withdrawn; asking again changes nothing."""
-        found = self._sheet(sheet)
-        if found["status"] != "withdrawn":
-            with self._effect("sheet_withdrawal", found["reference"], found["subject"]):
-                self._database.execute("UPDATE sheets SET status = 'withdrawn' WHERE id = ?", (sheet,))
-        return self._sheet(sheet)
+        """The sheet is withdrawn, unless an approval holds it; asking again changes nothing."""
+        with self._changed:
+            found = self._sheet(sheet)
+            if found["status"] != "withdrawn":
+                self._refuse_if_held(found["id"])
+                with self._effect("sheet_withdrawal", found["reference"], found["subject"]):
+                    self._database.execute("UPDATE sheets SET status = 'withdrawn' WHERE id = ?", (sheet,))
+            return self._sheet(sheet)
+
+    def _refuse_if_held(self, sheet: str) -> None:
+        for row in self._rows("SELECT id, body, status FROM approvals WHERE status != 'withdrawn' ORDER BY id", ()):
+            if sheet in json.loads(row["body"]):
+                raise Refused(409, f"sheet {sheet} is in approval P-{row['id']}, which is {row['status']}")
 
     def _sheet(self, sheet: int) -> Body:
         row = self._one("SELECT id, reference, run, subject, status FROM sheets WHERE id = ?", sheet, "sheet")
@@ -110,6 +117,16 @@ class Books(Counted):
                 raise Refused(409, f"already {found['status']}")
             with self._effect("approval_processing", found["reference"], found["run"]):
                 self._database.execute("UPDATE approvals SET status = 'processed' WHERE id = ?", (approval,))
+            return self._approval(approval)
+
+    def reverse_approval(self, approval: int) -> Body:
+        """A person's act: what was processed is taken back by hand, in the ledger, where no program can do it."""
+        with self._changed:
+            found = self._approval(approval)
+            if found["status"] != "processed":
+                raise Refused(409, f"it is {found['status']}")
+            with self._effect("approval_reversal", found["reference"], found["run"]):
+                self._database.execute("UPDATE approvals SET status = 'withdrawn' WHERE id = ?", (approval,))
             return self._approval(approval)
 
     def _approval(self, approval: int) -> Body:

@@ -67,11 +67,12 @@ class Counted:
         """Return what was really done, and how many requests came for it.
 
         Shapes: ``{"effects": {"sheet": {"count": 2, "by_reference": {"k": 2}, "by_subject": {"D": 2}}},
-        "requests": {"count": 9, "by_route": {"POST /adjustments": 2}}}``.
+        "order": [["sheet", "D"], …], "requests": {"count": 9, "by_route": {"POST /adjustments": 2}}}``.
         """
         with self._changed:
             effects: Body = {}
-            for row in self._rows("SELECT kind, reference, subject FROM effects ORDER BY n", ()):
+            made = self._rows("SELECT kind, reference, subject FROM effects ORDER BY n", ())
+            for row in made:
                 kind = effects.setdefault(row["kind"], {"count": 0, "by_reference": {}, "by_subject": {}})
                 kind["count"] += 1
                 for field in ("reference", "subject"):
@@ -81,7 +82,8 @@ class Counted:
                 row["route"]: row["n"]
                 for row in self._rows("SELECT route, count(*) AS n FROM requests GROUP BY route ORDER BY route", ())
             }
-            return {"effects": effects, "requests": {"count": sum(routes.values()), "by_route": routes}}
+            order = [[row["kind"], row["subject"]] for row in made]
+            return {"effects": effects, "order": order, "requests": {"count": sum(routes.values()), "by_route": routes}}
 
     def wait_for(self, kind: str, count: int, timeout_s: float) -> bool:
         """Whether `count` effects of `kind` are there, at the latest after `timeout_s` of real time."""

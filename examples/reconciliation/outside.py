@@ -83,6 +83,10 @@ class Outside:
         """A person processes `approval`."""
         self._control("POST", f"/approvals/{approval}/process", {})
 
+    def reverse(self, approval: str) -> None:
+        """A person takes back by hand what was processed."""
+        self._control("POST", f"/approvals/{approval}/reverse", {})
+
     def wait_for(self, kind: str, count: int = 1, *, timeout_s: float = 20) -> bool:
         """Whether `count` effects of `kind` are there, as soon as they are."""
         path = f"/_control/wait?kind={kind}&count={count}&timeout_s={timeout_s}"
@@ -100,6 +104,10 @@ class Outside:
         """How often the one thing was done that was done most often: 1 is right, 2 is the accident."""
         counted = self.counts()["effects"].get(kind, {"by_subject": {}})["by_subject"]
         return max(counted.values(), default=0)
+
+    def order(self, kind: str) -> list[str]:
+        """The subjects of the effects of `kind`, in the order in which they were made."""
+        return [subject for name, subject in self.counts()["order"] if name == kind]
 
     def requests(self, route: str) -> int:
         """How many requests came to a route. Shapes: ``requests("POST /approvals")``."""

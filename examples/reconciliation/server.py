@@ -47,6 +47,9 @@ class Office(World):
     def process_approval(self, request: Request) -> Answer:
         return Answer(200, self.books.process_approval(_number(request.id, "P-")))
 
+    def reverse_approval(self, request: Request) -> Answer:
+        return Answer(200, self.books.reverse_approval(_number(request.id, "P-")))
+
     def post_message(self, request: Request) -> Answer:
         return Answer(201, self.books.post_message(request.body))
 
@@ -68,6 +71,7 @@ ROUTES = (
     Route("GET", "/approvals", Office.find_approvals),
     Route("POST", "/approvals/{id}/withdraw", Office.withdraw_approval),
     Route("POST", "/approvals/{id}/process", Office.process_approval),
+    Route("POST", "/approvals/{id}/reverse", Office.reverse_approval),
     Route("POST", "/chat/messages", Office.post_message),
     Route("GET", "/chat/messages", Office.find_messages),
     Route("PUT", "/runs/{id}/close", Office.close_run),

@@ -426,6 +426,19 @@ def test_a_withdrawal_counts_once_and_an_approval_needs_open_sheets(outside: Out
     assert outside.effects("approval") == 0
 
 
+def test_a_sheet_cannot_be_withdrawn_from_under_its_approval(outside: Outside) -> None:
+    made = sheet(outside)["id"]
+    approval = client.submit_approval(outside.url, run="r", sheets=[made], reference="k")["id"]
+    outside.process(approval)
+    with pytest.raises(HTTPError, match="409") as caught:
+        client.withdraw_sheet(outside.url, made)
+    assert json.load(caught.value) == {"error": f"sheet {made} is in approval {approval}, which is processed"}
+    assert outside.effects("sheet_withdrawal") == 0
+    outside.reverse(approval)
+    client.withdraw_sheet(outside.url, made)
+    assert [kind for kind, _ in outside.counts()["order"]][-2:] == ["approval_reversal", "sheet_withdrawal"]
+
+
 def test_the_chat_takes_messages_and_answers_no_program(outside: Outside) -> None:
     client.send_chat(outside.url, run="r", text="ready")
     with pytest.raises(HTTPError, match="403") as caught:
