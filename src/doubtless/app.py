@@ -37,6 +37,7 @@ from .fold import Moves
 from .recorded import InTask
 from .runs import Runs
 from .secrets import Vault
+from .snapshots import Plan
 from .steps import Step, Task, branch_of
 from .store import open_store
 from .store.base import Head, Problem, Store
@@ -188,23 +189,34 @@ class Doubtless(InTask):
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(
-        self, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold"
+        self, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold", snapshot_every: int | None = None
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-    def task(self, fn: Any = None, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold") -> Any:
-        """Declare a task: a function whose steps are recorded, and which is resumed where it stopped."""
-        if fn is None:
-            return lambda f: self._declare_task(f, name)
-        return self._declare_task(fn, name)
+    def task(
+        self, fn: Any = None, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold",
+        snapshot_every: int | None = None,
+    ) -> Any:  # fmt: skip
+        """Declare a task: a function whose steps are recorded, and which is resumed where it stopped.
 
-    def _declare_task(self, fn: Callable[P, R], name: str | None) -> Task[P, R]:
+        Meaning: with `snapshot_every` a snapshot of its log is made each time so many steps were settled, so that a long
+        task resumes sooner; deleting all snapshots changes nothing but speed.
+        """
+        if fn is None:
+            return lambda f: self._declare_task(f, name, snapshot_every)
+        return self._declare_task(fn, name, snapshot_every)
+
+    def _declare_task(self, fn: Callable[P, R], name: str | None, snapshot_every: int | None = None) -> Task[P, R]:
         called = str(name or getattr(fn, "__name__", ""))
         self._faults += validate_task_signature(fn, called)
         if called.startswith("$"):
             self._faults.append(f"task {called}: names that begin with '$' are the library's own; choose another name")
+        if snapshot_every is not None and (type(snapshot_every) is not int or snapshot_every < 1):
+            self._faults.append(f"task {called}: snapshot_every is {snapshot_every!r}, and is a number of steps, 1 or more")
+            snapshot_every = None
         if called in self._tasks:
             self._faults.append(f"task {called}: declared twice; give one of them another name")
         definition, _ = define(called, call=fn, effect=Effect.READ)  # a task's own faults were collected above
-        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called))
+        plan = None if snapshot_every is None else Plan(snapshot_every)
+        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called), plan)
         task: Task[P, R] = Task(code, fn)
         self._tasks[called] = task
         self._checked = False

@@ -19,6 +19,7 @@ from .keeping import keep_trying
 from .log import TaskLog
 from .outcomes import text_of
 from .passes import Ending, Park, Pass
+from .snapshots import Plan
 
 
 class TaskCode(NamedTuple):
@@ -29,6 +30,8 @@ class TaskCode(NamedTuple):
     is_async: bool
     definition: StepDefinition
     """The signature's half of a definition: binds params, gives them and the output their types."""
+    plan: Plan | None = None
+    """How often a snapshot is made; None: never."""
 
 
 class Concluding:

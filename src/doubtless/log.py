@@ -3,166 +3,138 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from .errors import Moved
-from .events import CaseKind, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
-from .fold import StepRecord, case_id, fold_step
+from .events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
+from .fold import StepRecord, fold_step
+from .snapshots import Held, Plan, Restored
+from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Store
+from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest
+
+__all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
 
 
-class Settled(NamedTuple):
-    """What replay needs of a settled step; nothing else of it is kept."""
-
-    name: str
-    input_hash: bytes | None
-    status: str
-    output_ref: str | bytes | None
-    error: str | None
-
-    def given(self, output_ref: str | bytes | None, error: str | None) -> Settled:
-        """With what a person gave for an output that is missing: a value, or that there is none."""
-        return self._replace(error=error) if output_ref is None else self._replace(output_ref=output_ref, error=None)
-
-
-class OpenCase(NamedTuple):
-    """An open case of the task: its kind, the step it is about (or None), and its row."""
-
-    kind: str
-    path: str | None
-    row: Event
-
-
-class TaskLog:
+class TaskLog(TaskFold):
     """The owner's view of one task: `settled` by path, the rows of open steps, and the place of the next row.
 
     Thread-safe. All appends carry the claim's epoch and are refused when it is stale (I4) or when the log holds
-    something newer than this view (`Moved`, after which the view is fresh).
+    something newer than this view (`Moved`, after which the view is fresh). `plan`: how often a snapshot is made.
     """
 
-    def __init__(self, store: Store, claim: Claim, *, owner: str | None) -> None:
+    forgets = True
+
+    def __init__(self, store: Store, claim: Claim, *, owner: str | None, plan: Plan | None = None) -> None:
         self.store = store
         self.task_id = claim.head.task_id
         self.epoch = claim.epoch
         self.owner = owner
         self.lock = threading.RLock()
-        self.steps_seen = 0
-        self.settled: dict[str, Settled] = {}
-        self.open: dict[str, list[Event]] = {}
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
-        self.cases: dict[str, OpenCase] = {}
-        self.fail_answer: Event | None = None
-        self.let_stand: Event | None = None
-        self.hold_row: Event | None = None
-        self.cancel: Event | None = None
-        self.answered: list[tuple[Event, Event]] = []  # settled questions of the task itself: opened, settled
+        self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
+        self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
         self._announced = claim.takeover
+        super().__init__(self._rows_of)
         self.load()
-
-    @property
-    def held(self) -> bool:
-        """Whether the task has failed already: by a person, or held until a person says what to do with its effects."""
-        return self.fail_answer is not None or self.hold_row is not None
 
     # ------------------------------------------------------------ reading
 
     def load(self) -> None:
-        """Fold the log anew: settled steps lean, the rows of open ones whole."""
+        """Fold the log anew, from its newest snapshot or from zero: settled steps lean, the rows of open ones whole."""
         with self.lock:
-            self.settled, self.open, self.cases, self.answered = {}, {}, {}, []
-            first = self._outline()
-            tail = self.store.rows(self.task_id, after=first - 1)
-            for row in tail:
-                self._keep_case(row)
-                if row.kind == Kind.TASK_CLAIMED:
-                    for rows in self.open.values():
-                        rows.append(row)
-                elif row.path is not None and row.path not in self.settled:
-                    self.open.setdefault(row.path, []).append(row)
-            last = tail[-1] if tail else self.store.last(self.task_id)
-            if last is None:
-                raise Moved(f"task {self.task_id} has no rows", task=self.task_id)
-            self.seq, self.hash = last.event_seq, row_hash(last)
+            seen = self.steps_seen
+            held = None if self.snapshotting is None else self.snapshotting.newest()
+            if held is None or not self._load(held):
+                held = None
+                self._load(None)
+            self.restored = None if held is None else held.restored
             self.groups = {g for p in (*self.settled, *self.open) if "." in p for g in groups_of(p)}
+            if self.snapshotting is not None:
+                self.snapshotting.begin(self, held)
+            self.steps_seen = max(seen, self.steps_seen)  # a number that was given is not given again
 
-    def _outline(self) -> int:
-        """Fill `settled`; say from which row on the rows are needed whole."""
-        settled = self.settled
+    def _load(self, held: Held | None) -> bool:
+        """Fold the log after what the snapshot holds; False: what came after it reaches back before it."""
+        self.clear()
+        if held is not None and not held.restore(self, self.store.rows_at(self.task_id, held.seqs())):
+            return False
+        base = self.seq
+        first, last = self._outline()
+        if self.reached_back or (base and first <= base):
+            return False
+        tail = self.store.rows(self.task_id, after=min(first, last) - 1)
+        if not tail:
+            raise Moved(f"task {self.task_id} has no rows", task=self.task_id)
+        for row in tail:
+            if row.event_seq > last:  # written since the outline was read
+                self.take([row], row_hash(row))
+            elif row.event_seq > base:
+                self._take_whole(row)
+            if row.event_seq == last:
+                self.seq, self.hash = last, row_hash(row)
+        return not self.reached_back
+
+    def _take_whole(self, row: Event) -> None:
+        """Take in a row of which `_outline` has seen the lean columns."""
+        path = row.path
+        if row.kind in WHOLE:
+            self.keep(row)
+        if row.kind == Kind.TASK_CLAIMED:
+            self.take_claim(row)
+        elif path is not None and path not in self.settled and (path in self.open or not self.covered(path)):
+            self.open.setdefault(path, []).append(row)
+
+    def _outline(self) -> tuple[int, int]:
+        """Fill `settled`; say from which row on the rows are needed whole, and which is the last."""
+        settled, base = self.settled, self.seq
         open_from: dict[str, tuple[int, bytes | None]] = {}  # of steps that are not settled: their first row, input hash
+        for known_open, rows in self.open.items():
+            open_from[known_open] = (base + 1, first_digest(rows))
         settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, tuple.__new__
-        whole, seen = 1 << 62, self.steps_seen
-        for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id):
+        whole, seen, seq, floor = 1 << 62, self.steps_seen, base, self.floor
+        for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id, after=base):
             if step_seq is not None and step_seq > seen:
                 seen = step_seq
             if path is None:
-                if kind in _WHOLE:
+                if kind in WHOLE:
                     whole = min(whole, seq)
+            elif floor and path not in open_from and path not in settled and self.covered(path):
+                self.reached_back = self.reached_back or changes_replay(kind, output, error)
+                whole = min(whole, seq) if kind in WHOLE else whole
             elif kind == intend:
                 open_from[path] = (seq, digest)
             elif kind == settle:
                 known = open_from.pop(path, None)
                 if known is None or known[1] is None:
-                    settled[path] = make(Settled, (name, digest, status, output, error))
+                    before = settled.get(path) if digest is None else None
+                    settled[path] = make(Settled, (name, digest if before is None else before[1], status, output, error))
                 else:
                     settled[path] = make(Settled, (name, known[1], status, output, error))
-            elif kind in _WHOLE and path not in settled:
+            elif kind in WHOLE and path not in settled:
                 whole = min(whole, seq)
                 open_from.setdefault(path, (seq, digest))
             elif path in settled:
-                whole = min(whole, seq) if kind in _WHOLE else whole
+                whole = min(whole, seq) if kind in WHOLE else whole
                 if kind == Kind.CASE_SETTLED and (output is not None or error is not None):
                     settled[path] = settled[path].given(output, error)
                 elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
                     open_from[path] = (1, settled.pop(path).input_hash)
-            else:
-                open_from.setdefault(path, (seq, digest))
+            elif path not in open_from:
+                open_from[path] = (seq, digest)
+            elif digest is not None and open_from[path][1] is None:
+                open_from[path] = (open_from[path][0], digest)
         self.steps_seen = seen
-        return min([whole, *(first for first, _ in open_from.values())])
-
-    def _keep_case(self, row: Event) -> None:
-        if row.kind == Kind.CANCEL_REQUESTED:
-            self.cancel = row
-        elif row.kind == Kind.CASE_OPENED:
-            kind = row.details["kind"]
-            self.cases[case_id(row.task_id, row.event_seq)] = OpenCase(kind, row.path, row)
-            if kind == CaseKind.HOLD:
-                self.hold_row = row
-        elif row.kind == Kind.CASE_SETTLED:
-            data = row.details
-            opened = self.cases.pop(data["case_id"], None)
-            if opened is not None and opened.path is None and opened.kind == CaseKind.QUESTION:
-                self.answered.append((opened.row, row))
-            if data.get("answer") == "fail" and row.path is None:
-                self.fail_answer = row
-            elif data.get("answer") == "let_stand":
-                self.let_stand = row
-
-    def _keep_step(self, row: Event, path: str) -> None:
-        """Sort one row that is new to this view into the open or the settled steps."""
-        if row.step_seq is not None and row.step_seq > self.steps_seen:
-            self.steps_seen = row.step_seq
-        if path in self.settled:
-            if row.kind == Kind.CASE_SETTLED and (row.output_ref is not None or row.error is not None):
-                self.settled[path] = self.settled[path].given(row.output_ref, row.error)
-            elif row.kind == Kind.RETRY_ALLOWED:  # reopened: its rows are needed whole again
-                del self.settled[path]
-                self.open[path] = self._rows_of(path, row.event_seq)
-            return
-        if path not in self.open and row.kind not in _FIRST:
-            return  # late news of a step that is settled and forgotten
-        self.open.setdefault(path, []).append(row)
-        if row.kind == Kind.STEP_SETTLED:
-            self._settle(path, row)
-
-    def _settle(self, path: str, row: Event) -> None:
-        rows = self.open.pop(path)
-        digest = next((r.input_hash for r in rows if r.input_hash is not None), row.input_hash)
-        self.settled[path] = Settled(row.step_name or "", digest, row.status or "", row.output_ref, row.error)
+        self.open = {place: rows for place, rows in self.open.items() if place not in settled}
+        return min([whole, *(first for first, _ in open_from.values())]), seq
 
     def _rows_of(self, path: str, until: int) -> list[Event]:
-        rows = self.store.rows(self.task_id)
-        return [r for r in rows if r.event_seq <= until and (r.path == path or r.kind == Kind.TASK_CLAIMED)]
+        """The rows of one step whole, from its first one on, with the takeovers since."""
+        found: list[Event] = []
+        for row in self.store.rows(self.task_id):
+            if row.event_seq <= until and (row.path == path or (found and row.kind == Kind.TASK_CLAIMED)):
+                found.append(row)
+        return found
 
     def record(self, path: str) -> StepRecord | None:
         """The fold of the open step at `path`, seen by this claim; None when nothing is logged there."""
@@ -199,6 +171,18 @@ class TaskLog:
                 raise
             self._announced = True
             self._advance(sealed, digest, forget)
+            if self.snapshotting is not None and not self.held:
+                self.snapshotting.after_append()
+
+    def keep_state(self, state: str | Callable[[], str], places: int) -> None:
+        """Offer a snapshot of what task code knows after its first `places` places; it is made when one is due.
+
+        Only where the log holds nothing that the state does not stand for: every step that was called is settled, and
+        replay has met all of them.
+        """
+        with self.lock:
+            if self.snapshotting is not None and not (self.held or self.open or self.settled):
+                self.snapshotting.keep_state(state, places)
 
     def _doubt_beside(self, path: str | None) -> bool:
         return any(record.in_doubt for record in self.open_records() if record.path != path)
@@ -209,19 +193,14 @@ class TaskLog:
         )  # fmt: skip
 
     def _advance(self, sealed: Sequence[Event], digest: bytes, forget: bool = False) -> None:
-        self.seq, self.hash = sealed[-1].event_seq, digest
+        if self.snapshotting is not None:
+            self.snapshotting.saw(sealed, digest)
         for row in sealed:
-            path, kind = row.path, row.kind
-            if forget and path is not None and kind == Kind.STEP_SETTLED:
-                self.open.pop(path, None)
-                continue
-            if kind in _WHOLE:
-                self._keep_case(row)
-            if path is not None:
-                self._keep_step(row, path)
-            elif row.kind == Kind.TASK_CLAIMED:
-                for rows in self.open.values():
-                    rows.append(row)
+            if forget and row.path is not None and row.kind == Kind.STEP_SETTLED:
+                self.open.pop(row.path, None)
+            else:
+                self.take_row(row)
+        self.seq, self.hash = sealed[-1].event_seq, digest
 
     def refresh(self) -> bool:
         """Take in what others have added since; True when there was something."""
@@ -243,6 +222,3 @@ def groups_of(path: str) -> list[str]:
     parts = path.lstrip("~").split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts), 2)]
 
-
-_WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED})
-_FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})

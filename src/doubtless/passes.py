@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
@@ -20,6 +20,7 @@ from .keeping import keep_trying
 from .latenews import spill_late_news, store_late_news
 from .log import Settled, TaskLog
 from .outputs import replayed
+from .snapshots import Restored
 
 if TYPE_CHECKING:
     import asyncio
@@ -113,6 +114,7 @@ class Pass:
         self.abandoned = False
         self.scopes: dict[str, Scope] = {}  # by the beginning of their places
         self.root = Scope(self, "")
+        self.root.count = self.log.floor  # a snapshot's state stands for the places before
         self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
         self.loop: asyncio.AbstractEventLoop | None = None
         self.branches: set[asyncio.Task[Any]] = set()
@@ -124,6 +126,18 @@ class Pass:
         self.suspect = run.suspect
         self.done = threading.Event()
         self.ending: Ending | None = None
+
+    # ------------------------------------------------------------ a state beside the log (agents)
+
+    @property
+    def restored(self) -> Restored | None:
+        """What this task's code left in a snapshot, and for how many places it stands; None: it begins from zero."""
+        return self.log.restored
+
+    def snapshot_state(self, state: str | Callable[[], str]) -> None:
+        """Offer the state that stands for all places so far, as JSON text; it is asked for only when a snapshot is due."""
+        self.check()
+        self.log.keep_state(state, self.root.count)
 
     # ------------------------------------------------------------ what a step needs of it
 

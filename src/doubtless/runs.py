@@ -115,7 +115,7 @@ class Runs:
             if claim.head.status in TERMINAL:
                 store.release(task_id, claim.epoch)
                 return None
-            log = TaskLog(store, claim, owner=claim.head.owner)
+            log = TaskLog(store, claim, owner=claim.head.owner, plan=task.code.plan)
             accepted = store.first(task_id)
             params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
             run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))

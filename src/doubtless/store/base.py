@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ..events import Event, Instant
+from ..snapshots import Snapshot
 from .folder import Folder
 
 
@@ -165,8 +166,11 @@ class Store(Protocol):
     def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
         """The task's rows in order; of one step with `path`; after a place with `after`."""
 
-    def outline(self, task_id: str) -> list[Outline]:
-        """The rows in order, with the columns that replay needs."""
+    def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
+        """The task's rows at these places, in order; a place without a row is left out."""
+
+    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after`."""
 
     def first(self, task_id: str) -> Event:
         """The task's first row, its TaskAccepted. Raises: UnknownTask."""
@@ -198,6 +202,21 @@ class Store(Protocol):
 
     def blob(self, digest: bytes) -> bytes | None:
         """Content that the database itself holds; None when it does not."""
+
+    def usable_snapshot(self, task_id: str, *, below: int | None = None) -> Snapshot | None:
+        """The task's newest snapshot (below a place) that is whole and was made at a row that its log holds, or None.
+
+        Everything else is passed over: damaged, another task's, ahead of the log, of another format. `verify` tells of it.
+        """
+
+    def put_snapshot(self, snapshot: Snapshot, *, before: int | None = None) -> None:
+        """Keep a snapshot, and of the task's others only the one at `before`: a cache, in a transaction of its own.
+
+        Raises: StoreError; then nothing has changed.
+        """
+
+    def drop_snapshots(self, task_id: str | None = None) -> int:
+        """Delete a task's snapshots, or all of them (None); how many there were. Changes nothing but speed."""
 
     def spill(self, event: Event, blobs: Sequence[Blob] = ()) -> str:
         """Keep a result that cannot be appended in a synced file beside the database (rule 6); its name.

@@ -14,6 +14,7 @@ import apsw
 
 from ..errors import StoreRefused
 from ..events import COLUMNS, CaseKind, Effect, Instant, Kind, StepStatus, TaskStatus
+from ..snapshots import Snapshot
 from .base import CaseRow, Head, KeyRow
 from .sql import load
 
@@ -81,6 +82,7 @@ def queries() -> dict[str, str]:
             "head": ", ".join(Head._fields),
             "case": ", ".join(CaseRow._fields),
             "key": ", ".join(KeyRow._fields),
+            "snapshot": ", ".join(Snapshot._fields),
             "kinds": _any_of("kind", Kind),
             "task_kinds": _any_of("kind", TASK_KINDS),
             "task_statuses": _any_of("status", TaskStatus),

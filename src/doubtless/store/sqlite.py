@@ -12,6 +12,7 @@ import apsw
 from ..errors import UnknownTask, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from ..fold import names_key
+from ..snapshots import Snapshot, fault_of
 from .base import Blob, CaseRow, Claim, Head, KeyRow, Outline, Problem, StoreInfo
 from .folder import Folder, Hooks
 from .link import Link, first
@@ -257,9 +258,13 @@ class SqliteStore:
             return [upcast(row) for row in self._link.all(self._queries["rows"], (task_id, after))]
         return [upcast(row) for row in self._link.all(self._queries["rows_of_step"], (task_id, after, path))]
 
-    def outline(self, task_id: str) -> list[Outline]:
-        """The rows in order, with the columns that replay needs."""
-        rows = self._link.all(self._queries["outline"], (task_id,))
+    def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
+        """The task's rows at these places, in order; a place without a row is left out."""
+        return [upcast(row) for row in self._link.all(self._queries["rows_at"], (task_id, json.dumps(list(seqs))))]
+
+    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after`."""
+        rows = self._link.all(self._queries["outline"], (task_id, after))
         return cast("list[Outline]", rows)  # plain tuples: naming 20,000 of them costs a quarter of a resume
 
     def first(self, task_id: str) -> Event:
@@ -325,6 +330,37 @@ class SqliteStore:
         """Content that the database itself holds; None when it does not."""
         row = self._link.one(self._queries["blob"], (digest,))
         return None if row is None else bytes(row[0])
+
+    # ------------------------------------------------------------ snapshots
+
+    def usable_snapshot(self, task_id: str, *, below: int | None = None) -> Snapshot | None:
+        """The task's newest snapshot (below a place) that fits its log, or None (`base.Store.usable_snapshot`)."""
+        while (found := self._link.one(self._queries["snapshot"], (task_id, below))) is not None:
+            snapshot = Snapshot._make(found)
+            rows = self.rows_at(task_id, [snapshot.event_seq])
+            if fault_of(snapshot, rows[0] if rows else None) is None:
+                return snapshot
+            below = snapshot.event_seq
+        return None
+
+    def put_snapshot(self, snapshot: Snapshot, *, before: int | None = None) -> None:
+        """Keep a snapshot, and of the task's others only the one at `before` (`base.Store.put_snapshot`)."""
+
+        def body(cursor: apsw.Cursor) -> bool:
+            cursor.execute(self._queries["prune_snapshots"], (snapshot.task_id, before))
+            cursor.execute(self._queries["put_snapshot"], snapshot)
+            return True
+
+        self._link.write("snapshot", body, lambda cursor: None)
+
+    def drop_snapshots(self, task_id: str | None = None) -> int:
+        """Delete a task's snapshots, or all of them (None); how many there were. Changes nothing but speed."""
+
+        def body(cursor: apsw.Cursor) -> int:
+            cursor.execute(self._queries["drop_snapshots"], (task_id,))
+            return cursor.connection.changes()
+
+        return self._link.write("snapshot", body, lambda cursor: None)
 
     # ------------------------------------------------------------ beside the database
 

@@ -123,7 +123,7 @@ CREATE TABLE snapshots (
   event_seq INTEGER NOT NULL CHECK (event_seq > 0),
   row_hash BLOB NOT NULL CHECK (length(row_hash) = 32),
   format INTEGER NOT NULL CHECK (format > 0),
-  content BLOB NOT NULL,
+  content TEXT NOT NULL,
   digest BLOB NOT NULL CHECK (length(digest) = 32),
   PRIMARY KEY (task_id, event_seq)
 ) STRICT, WITHOUT ROWID;
@@ -232,11 +232,20 @@ WHERE task_id = ?1
   AND path = ?3
 ORDER BY event_seq
 
+-- name: rows_at
+-- One read; rows never change.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND event_seq IN (SELECT value FROM json_each(?2))
+ORDER BY event_seq
+
 -- name: outline
 -- One read: a consistent prefix of the log.
 SELECT event_seq, kind, path, step_name, status, input_hash, output_ref, error, step_seq
 FROM events
 WHERE task_id = ?1
+  AND event_seq > ?2
 ORDER BY event_seq
 
 -- name: first
@@ -423,3 +432,35 @@ WHERE once = ?1
 -- One read, for verify.
 SELECT {{key}}
 FROM keys
+
+-- name: snapshot
+-- One read.
+SELECT {{snapshot}}
+FROM snapshots
+WHERE task_id = ?1
+  AND (?2 IS NULL OR event_seq < ?2)
+ORDER BY event_seq DESC
+LIMIT 1
+
+-- name: snapshots
+-- One read of all of them, for verify.
+SELECT {{snapshot}}
+FROM snapshots
+ORDER BY task_id, event_seq
+
+-- name: prune_snapshots
+-- In the transaction of the snapshot that follows: of the others only the one at ?2 stays.
+DELETE FROM snapshots
+WHERE task_id = ?1
+  AND (?2 IS NULL OR event_seq <> ?2)
+
+-- name: put_snapshot
+-- After the pruning, in one transaction.
+INSERT OR REPLACE INTO snapshots ({{snapshot}})
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: drop_snapshots
+-- One statement: a cache.
+DELETE FROM snapshots
+WHERE ?1 IS NULL
+  OR task_id = ?1

@@ -1,0 +1,115 @@
+"""The owner's snapshots of one task: when one is made, and which one a resume begins at (I9).
+
+A snapshot is made after a commit, in a transaction of its own, and never between an intent and its call. A store that
+does not take it, or cannot give one back, changes nothing but speed: that is said, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from .errors import StoreError
+from .events import Event, Kind
+from .snapshots import Held, Plan, Restored, copied, read, snapshot_of
+from .store.base import Store
+from .taskfold import TaskFold
+
+
+class Snapshotting:
+    """Makes and finds a task's snapshots. Its caller (`log.TaskLog`) holds the log's lock.
+
+    `fold` is one that forgets nothing; it takes in the rows of `later` when a snapshot is due. `settled`: how many steps
+    were settled since the last one. `good`: the place of the newest snapshot that is known to fit the log.
+    """
+
+    def __init__(self, store: Store, task_id: str, plan: Plan, rows_of: Callable[[str, int], list[Event]]) -> None:
+        self.store = store
+        self.task_id = task_id
+        self.plan = plan
+        self.fold = TaskFold(rows_of)
+        self.later: list[Event] = []
+        self.digest = b""
+        self.settled = 0
+        self.good: int | None = None
+        self.broken = False
+        self.said: set[str] = set()
+
+    # ------------------------------------------------------------ beginning at one
+
+    def newest(self) -> Held | None:
+        """The newest snapshot that fits the log and this task's code; None: the log is folded from zero."""
+        below = None
+        try:
+            while (snapshot := self.store.usable_snapshot(self.task_id, below=below)) is not None:
+                held = read(snapshot, self.plan)
+                if held is not None:
+                    return held
+                below = snapshot.event_seq
+        except StoreError as error:
+            self.say("cannot be read", error)
+        return None
+
+    def begin(self, fold: TaskFold, held: Held | None) -> None:
+        """Go on from a fold that was loaded, from this snapshot or from zero."""
+        copied(self.fold, fold)
+        self.later.clear()
+        self.digest = fold.hash
+        self.good = None if held is None else held.event_seq
+        self.settled = len(fold.settled) - (0 if held is None else len(held.fold["settled"]))
+
+    # ------------------------------------------------------------ making one
+
+    def saw(self, rows: Sequence[Event], digest: bytes) -> None:
+        """Note rows that were appended, by the owner or by others; `digest` is the hash of the last one."""
+        self.later.extend(rows)
+        self.digest = digest
+        for row in rows:
+            if row.kind == Kind.STEP_SETTLED:
+                self.settled += 1
+
+    def after_append(self) -> None:
+        """Make a snapshot of the fold when one is due; what is open at this moment is in it."""
+        if self.settled >= self.plan.every and self.plan.state is None:
+            self.make()
+
+    def keep_state(self, state: str | Callable[[], str], places: int) -> None:
+        """Make a snapshot with the state of the task's code when one is due."""
+        if self.settled >= self.plan.every and self.plan.state is not None:
+            self.make(state, places)
+
+    def make(self, state: str | Callable[[], str] | None = None, places: int = 0) -> None:
+        """Make a snapshot of the fold now, with the state that stands for these places if there is one."""
+        if self.broken:
+            return
+        self.settled = 0
+        try:
+            if self.later:
+                self.fold.take(self.later, self.digest)
+                self.later.clear()
+            restored = None
+            if state is not None:
+                if self.fold.open or self.fold.reached_back:
+                    self.broken = True  # news about a place that the state has behind it: the next claim folds from zero
+                    return
+                restored = Restored(state if isinstance(state, str) else state(), places)
+            snapshot = snapshot_of(self.task_id, self.fold, restored, self.plan.state)
+        except Exception as error:  # noqa: BLE001  a cache: what is wrong with it is not the task's fault
+            self.broken = True
+            self.say("cannot be made", error)
+            return
+        try:
+            self.store.put_snapshot(snapshot, before=self.good)
+        except StoreError as error:
+            self.say("was not written", error)
+            return
+        self.good = snapshot.event_seq
+        if restored is not None:
+            self.fold.settled, self.fold.floor = {}, restored.places
+
+    def say(self, what: str, error: Exception) -> None:
+        """Say once for each kind of trouble that a snapshot is missing: the log has everything."""
+        if what not in self.said:
+            self.said.add(what)
+            text = f"doubtless: a snapshot of task {self.task_id} {what}: {error}; the task goes on, its log has everything"
+            print(text, file=sys.stderr)
