@@ -221,4 +221,3 @@ def groups_of(path: str) -> list[str]:
     """The places of the groups that a place is in: of ``4.1.2.3.1`` these are ``4`` and ``4.1.2``."""
     parts = path.lstrip("~").split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts), 2)]
-

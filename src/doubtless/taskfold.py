@@ -156,7 +156,7 @@ def first_digest(rows: Iterable[Event]) -> bytes | None:
 
 
 def changes_replay(kind: str, output_ref: str | bytes | None, error: str | None) -> bool:
-    """Whether a row about a settled step changes what replay gives task code at its place."""
+    """Whether a row about a settled step changes what replay gives task code at its place; evidence and cases do not."""
     if kind == Kind.CASE_SETTLED:
         return output_ref is not None or error is not None
-    return kind in (Kind.RETRY_ALLOWED, Kind.STEP_SETTLED)
+    return kind not in (Kind.EVIDENCE_STORED, Kind.CASE_OPENED)
