@@ -147,7 +147,7 @@ class RandomLog:
         return self.of(path, Kind.STEP_SETTLED, status=StepStatus.COMPENSATED)
 
     def task_row(self) -> Event:
-        deed = self.rng.choice(["claim", "claim", "cancel", "code_error", "hold", "event", "parked"])
+        deed = self.rng.choice(["claim", "claim", "cancel", "code_error", "hold", "question", "event", "parked"])
         now = self.now()
         if deed == "claim":
             return draft(TASK, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=7, data={"owner": "x"})
