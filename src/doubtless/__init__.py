@@ -44,7 +44,9 @@ from .secrets import Secret
 from .steps import Step, Task
 
 if TYPE_CHECKING:
+    from .guests import SessionCall
     from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
+    from .sessions import Session
 
 __version__ = "0.1.0"
 
@@ -81,6 +83,8 @@ __all__ = [
     "Rejected",
     "Retry",
     "Secret",
+    "Session",
+    "SessionCall",
     "Several",
     "Step",
     "StepFailed",
@@ -105,15 +109,20 @@ __all__ = [
     "record_handle",
 ]
 
+_LATER = {"Session": "sessions", "SessionCall": "guests"}
 _OF_THE_INBOX = frozenset({"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"})
 
 
 def __getattr__(name: str) -> Any:
-    """Load what only people's answers need when it is first asked for: the import of a library should be light."""
+    """Load what only people's answers, or sessions, need when it is first asked for: the import of a library should be light."""
     if name in _OF_THE_INBOX:
         from . import inbox
 
         return getattr(inbox, name)
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(f"doubtless.{_LATER[name]}"), name)
     raise AttributeError(f"module 'doubtless' has no attribute {name!r}")
 
 

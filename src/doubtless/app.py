@@ -38,6 +38,7 @@ from .recorded import InTask
 from .runs import Runs
 from .secrets import Vault
 from .snapshots import Plan
+from .standing import SESSION
 from .steps import Step, Task, branch_of
 from .store import open_store
 from .store.base import Head, Problem, Store
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from .beyond import WritePolicy
     from .forking import Forked
     from .inbox import AnyAnswer, Authorize, Case, Inbox
+    from .openings import Opening
+    from .sessions import Session
     from .timeline import TaskView
     from .worker import Worker
 
@@ -353,6 +356,52 @@ class Doubtless(InTask):
         """
         return run_group("app.map", [branch_of(fn, item) for item in items], concurrency)
 
+    # ------------------------------------------------------------ somebody else's loop
+
+    def session(self, session_id: str, /, *, wait: bool | str = True) -> Session:
+        """The session of this id, to be opened with ``with`` or ``async with``: for calls whose loop somebody else owns.
+
+        Meaning: one opening at a time; it is recorded as a task when it is opened first. `wait`: whether a call, and the
+        opening, waits through times to look or call again (True, False, or how long each may); else it raises TaskWaiting.
+        Raises: when it is opened: TaskBusy (it is open elsewhere), UsageError (it has ended), StepTableError, StoreError.
+        """
+        from .sessions import Session
+
+        check_wait(wait)
+        check_task_id(session_id)
+        return Session(self, session_id, wait=wait)
+
+    def _open_session(self, session_id: str) -> Opening:
+        """Claim a session for its host; a new one is recorded first."""
+        from .openings import Opening
+
+        runtime = self.runtime
+        head = runtime.store.head(session_id)
+        if head is None:
+            accepted = draft(
+                session_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=SESSION, status=TaskStatus.READY,
+                input_hash=input_hash(runtime.namespace, encode({})), data={"session": True},
+            )  # fmt: skip
+            head = runtime.store.accept(accepted) or self._known(session_id)
+        if head.task_name != SESSION:
+            raise UsageError(
+                f"task {session_id} exists and is no session but a task {head.task_name}; nothing was written",
+                hint="one id is one task: give the session another id",
+            )
+        opening = self._runs.claim(session_id, True)
+        if opening is None:
+            raise UsageError(f"session {session_id} has ended; nothing was written", hint=f"doubtless show {session_id}")
+        assert isinstance(opening, Opening)
+        return opening
+
+    def _step_named(self, step: Any) -> StepDefinition:
+        """The definition of a step of this app, given by itself or by its name. Raises UnknownStep, UsageError."""
+        if isinstance(step, str):
+            return self._table[step]
+        if not isinstance(step, Step) or self._steps.get(step.name) is not step:
+            raise UsageError(f"{step!r} is no step of this app; nothing was written", hint="declare it with @app.step")
+        return step.definition
+
     # ------------------------------------------------------------ running
 
     @overload
@@ -491,7 +540,7 @@ class Doubtless(InTask):
 
     def knows(self, task_name: str) -> bool:
         """Whether this app has the code of a task of this name."""
-        return task_name in self._tasks
+        return task_name in self._tasks or task_name == SESSION
 
     def _accept(self, task: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
         if "task_id" in params:

@@ -228,6 +228,26 @@ class StepFailed(DoubtlessError):
         more = f": {detail}" if detail not in (None, "") else ""
         super().__init__(f"{what}failed for good ({kind}{why}{more})", step=step, path=path, kind=kind, reason=reason)
 
+    @property
+    def text_for_model(self) -> str:
+        """What a model may be told: what is known of the effect, and never to try again what is uncertain."""
+        what, why = self.step or "the call", f" ({said})" if (said := self._said()) else ""
+        match self.kind:
+            case "rejected":
+                return f"{what} was refused by the other side{why}. It was not carried out."
+            case "not_applied":
+                return f"{what} was not carried out{why}."
+            case "exhausted":
+                return f"{what} could not be carried out{why}; all attempts for it are used up. It had no effect."
+            case "abandoned":
+                return f"{what} may have been carried out; nobody could find out{why}. Do not repeat it."
+            case "child":
+                return f"{what} did not succeed{why}. What it did is being taken care of; do not repeat it."
+
+    def _said(self) -> str:
+        detail = "" if self.detail in (None, "") else str(self.detail)
+        return detail if self.reason and detail.startswith(self.reason) else ": ".join(p for p in (self.reason, detail) if p)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_step_failed, (self.kind, self.reason, self.detail, self.step, self.path))
 
@@ -266,6 +286,31 @@ def _rebuild_refused(detail: str, holder: Mapping[str, Any], step: str, path: st
     return Refused(detail, holder=holder, step=step, path=path)
 
 
+class SessionRefused(Refused):
+    """A call of a session that was not sent; nothing of it is recorded.
+
+    Shapes: `holder` is ``{"task": "thread-42", "stands": ["3", "4"]}``, the places of what stands.
+    """
+
+    def __init__(self, message: str, *, text: str, hint: str, task: str, step: str, stands: Sequence[str] = ()) -> None:
+        super().__init__(message, holder={"task": task, "stands": list(stands)}, step=step)
+        self.message = message
+        self.hint = hint
+        self._text = text
+
+    @property
+    def text_for_model(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {"text": self._text, "hint": self.hint, "task": self.holder["task"], "step": self.step}
+        return (_rebuild_session_refused, (self.message, {**fields, "stands": self.holder["stands"]}))
+
+
+def _rebuild_session_refused(message: str, fields: Mapping[str, Any]) -> SessionRefused:
+    return SessionRefused(message, **fields)
+
+
 def step_failed(error: Mapping[str, Any], *, step: str, path: str) -> StepFailed:
     """What task code sees of a step that failed for good, from the `error` of the row that settled it."""
     if "holder" in error:
@@ -298,6 +343,9 @@ class TaskWaiting(DoubtlessError):
 
     code = "task_waiting"
 
+    text_for_model: str = "What was asked for has no result yet; it is being settled. Do not repeat it."
+    """What a model may be told of it, never as a failure."""
+
     def __init__(self, message: str, *, until: Instant | None, hint: str = "", **context: Any) -> None:
         self.until = until
         super().__init__(message, hint=hint, **context)
@@ -308,6 +356,9 @@ class NeedsHuman(DoubtlessError):
 
     code = "needs_human"
 
+    text_for_model: str = "What was asked for may have happened; a person is checking it. Do not repeat it."
+    """What a model may be told of it, never as a failure."""
+
     def __init__(self, message: str, *, cases: Sequence[str], hint: str = "", **context: Any) -> None:
         self.cases = tuple(cases)
         super().__init__(message, hint=hint, cases=list(cases), **context)
@@ -317,6 +368,9 @@ class TaskFrozen(DoubtlessError):
     """The task stands before a write that is frozen; thaw it and resume."""
 
     code = "task_frozen"
+
+    text_for_model: str = "What was asked for was not sent: it is switched off for the moment."
+    """What a model may be told of it, never as a failure."""
 
 
 # ---------------------------------------------------------------- unwinding: never an Exception

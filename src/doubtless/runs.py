@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import canonical
 from .beyond import fork_of
-from .durations import parse_duration
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Instant, Kind, TaskStatus
 from .latenews import take_in
 from .log import TaskLog
 from .passes import Ending
-from .store.base import Head
-from .tasks import GOODBYE, TaskRun
+from .standing import SESSION
+from .steps import Task
+from .store.base import Claim, Head
+from .tasks import GOODBYE, TaskRun, wait_limit
 
 if TYPE_CHECKING:
     from .app import Doubtless
@@ -102,7 +103,7 @@ class Runs:
         head = store.head(task_id)
         assert head is not None
         task = self.app.declared_tasks.get(head.task_name)
-        if task is None:
+        if task is None and head.task_name != SESSION:
             raise UnknownTask(
                 f"task {task_id} needs the code of {head.task_name}, which is not in this app",
                 hint=f"declared here are: {', '.join(sorted(self.app.declared_tasks)) or 'none'}",
@@ -115,11 +116,8 @@ class Runs:
             if claim.head.status in TERMINAL:
                 store.release(task_id, claim.epoch)
                 return None
-            log = TaskLog(store, claim, owner=claim.head.owner, plan=task.code.plan)
-            accepted = store.first(task_id)
-            params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
-            run = TaskRun(runtime, log, task.code, params, wait_limit=wait_limit(store.now(), wait))
-            run.fork = fork_of(accepted)
+            limit = wait_limit(store.now(), wait)
+            run = self.opening(runtime, claim, limit) if task is None else self.task_run(runtime, claim, task, limit)
             timeouts = [d.timeout_us for d in self.app.definitions]
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:
@@ -128,6 +126,22 @@ class Runs:
         with self._lock:
             self._active.add(run)
         return run
+
+    def task_run(self, runtime: Runtime, claim: Claim, task: Task[..., Any], limit: int | None) -> TaskRun:
+        """A claim of a task whose code this app has."""
+        log = TaskLog(runtime.store, claim, owner=claim.head.owner, plan=task.code.plan)
+        accepted = runtime.store.first(log.task_id)
+        params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
+        run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
+        run.fork = fork_of(accepted)
+        return run
+
+    def opening(self, runtime: Runtime, claim: Claim, limit: int | None) -> TaskRun:
+        """A claim of a session: there is no code of it to run, its doubts are settled."""
+        from .openings import Opening, session_code
+
+        log = TaskLog(runtime.store, claim, owner=claim.head.owner)
+        return Opening(runtime, log, session_code(), {}, wait_limit=limit)
 
     def absorb(self, runtime: Runtime, task_id: str) -> None:
         """Results that could not be recorded when they came, spilled or kept in memory, become evidence now."""
@@ -289,10 +303,3 @@ async def supervised(run: TaskRun) -> Ending:
 def _set(future: Any, ending: Ending) -> None:
     if not future.done():
         future.set_result(ending)
-
-
-def wait_limit(now: Instant, wait: bool | str) -> int | None:
-    """Until when a run waits in place: None for ever, otherwise a time of the store's clock."""
-    if wait is True:
-        return None
-    return now.wall + (0 if wait is False else parse_duration(wait))

@@ -17,9 +17,10 @@ from .calls import Frame, Runtime, current
 from .canonical import encode
 from .conclusion import Concluding, TaskCode
 from .drivers import adrive, drive
+from .durations import parse_duration
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed
-from .events import Effect
+from .events import Effect, Instant
 from .executor import run_step, timed_out
 from .log import TaskLog
 from .lookback import record_overrun_look
@@ -331,3 +332,10 @@ def what_interrupted(error: BaseException) -> BaseException:
     while isinstance(seen, Exception):
         seen = seen.__context__
     return error if seen is None else seen
+
+
+def wait_limit(now: Instant, wait: bool | str) -> int | None:
+    """Until when a run waits in place: None for ever, otherwise a time of the store's clock."""
+    if wait is True:
+        return None
+    return now.wall + (0 if wait is False else parse_duration(wait))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from .errors import DoubtlessError
 from .events import Instant, TaskStatus, elapsed_most
+from .standing import is_idle
 
 if TYPE_CHECKING:
     from .app import Doubtless
@@ -107,6 +108,8 @@ class Worker:
                     return
                 if head.task_id in self._busy or (head.owner is not None and store.owner_alive(head.owner)):
                     continue
+                if is_idle(head):
+                    continue  # a session: only its host has something to do
                 if not self.app.knows(head.task_name):
                     self.unknown.add(head.task_id)
                     continue
