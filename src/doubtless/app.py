@@ -15,6 +15,7 @@ from .blobs import Content
 from .branches import run_group
 from .calls import Runtime
 from .canonical import decode, encode, input_hash
+from .children import Children, root_of
 from .clocks import Clock, SystemClock
 from .conclusion import TaskCode
 from .declaring import define
@@ -32,7 +33,7 @@ from .errors import (
     UnknownTask,
     UsageError,
 )
-from .events import STORE_TASK, Effect, Kind, TaskStatus, draft
+from .events import STORE_TASK, TERMINAL, Effect, Kind, TaskStatus, draft
 from .fold import Moves
 from .recorded import InTask
 from .runs import Runs
@@ -124,6 +125,7 @@ class Doubtless(InTask):
         self._checked = False
         self._case_hooks: list[Callable[[Case], object]] = []
         self._runs = Runs(self)
+        self._children = Children(self._runs)
         self._open: Callable[..., Store] = open_store  # these three are what `doubtless.testing` puts its own in place of
         self._invoke = invoke
         self._randomness: Callable[[int], bytes] = os.urandom
@@ -285,6 +287,7 @@ class Doubtless(InTask):
                 store = self.store
                 info = store.info()
                 self._runtime = self._parts(store, info.namespace, self._case_opened)
+                self._runtime.call_child = self._children.call
             return self._runtime
 
     def _validate(self) -> None:
@@ -388,7 +391,7 @@ class Doubtless(InTask):
                 f"task {session_id} exists and is no session but a task {head.task_name}; nothing was written",
                 hint="one id is one task: give the session another id",
             )
-        opening = self._runs.claim(session_id, True)
+        opening = self._runs.claim(session_id, limit=None)
         if opening is None:
             raise UsageError(f"session {session_id} has ended; nothing was written", hint=f"doubtless show {session_id}")
         assert isinstance(opening, Opening)
@@ -463,6 +466,7 @@ class Doubtless(InTask):
     def resume(self, task_id: str, *, wait: bool | str = True, **rewind: Any) -> Any:
         """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called.
 
+        Meaning: of a child task its root is resumed, because a child is run by its parent; then the child's output is given.
         Raises: as `run`; UsageError for a place to go on from (``at=…``): a log is never rewound, `fork` makes a new task.
         """
         if rewind:
@@ -470,6 +474,13 @@ class Doubtless(InTask):
         check_wait(wait)
         self._validate()
         self._known(task_id)
+        root = root_of(task_id)
+        if root != task_id and self._runs.ended(root) is None:
+            try:
+                self._runs.run(root, wait)
+            except DoubtlessError:
+                if self._runs.ended(task_id) is None:
+                    raise
         return self._runs.run(task_id, wait)
 
     def resume_all(self, *, wait: bool | str = False) -> dict[str, str]:
@@ -477,7 +488,9 @@ class Doubtless(InTask):
         check_wait(wait)
         self.notify()
         result: dict[str, str] = {}
-        for head in self.store.heads(status=[s for s in TaskStatus if s not in ("done", "failed", "compensated", "cancelled")]):
+        for head in self.store.heads(status=[s for s in TaskStatus if s not in TERMINAL]):
+            if root_of(head.task_id) != head.task_id:
+                continue  # a child is run by its parent
             if not self.knows(head.task_name):
                 result[head.task_id] = f"unknown task {head.task_name}: its code is not in this app"
                 continue

@@ -134,7 +134,8 @@ class Runtime:
     """
 
     __slots__ = (
-        "apause", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience", "pause",
+        "apause", "call_child", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience",
+        "pause",
         "randomness", "store", "vault",
     )  # fmt: skip
 
@@ -169,6 +170,7 @@ class Runtime:
         self.patience = patience
         self.randomness = randomness
         self.kept: dict[str, list[Event]] = {}
+        self.call_child: Callable[..., Any] | None = None  # `children.Children.call`: a task called in task code
 
 
 class Run(Protocol):

@@ -289,6 +289,8 @@ class StepRecord:
             if self.keys:
                 self.generation += 1
             self.keys.append(row.idempotency_key)
+        if row.effect_class == Effect.READ:  # a child task: what it is called with stands in its first row
+            self.input_ref, self.input_hash = row.input_ref, row.input_hash
         attempt = Attempt(row.attempt or 1, self.generation, row.at, row.epoch)
         if row.error is not None:  # suspect mode: it counts as unknown from the start
             attempt.end("unknown", row.at, code=json.loads(row.error).get("code", ""))

@@ -25,6 +25,8 @@ from .snapshots import Restored
 if TYPE_CHECKING:
     import asyncio
 
+    from .tasks import TaskRun
+
 
 UNDO = "~"
 """What the path of a compensation begins with; the rest is the path of the step that it undoes. No place of the code."""
@@ -52,6 +54,7 @@ class Owner(Protocol):
     wait_limit: int | None
     trouble: DoubtlessError | None
     fork: Fork | None
+    children: set[TaskRun]
 
     def leave_behind(self, frame: Frame) -> None:
         """A call goes on although nobody waits for it; of a write: the task stays owned until it has ended."""
@@ -247,6 +250,12 @@ class Pass:
             f"task {self.task_id}: at place {path} the log holds {field} = {logged!r}, the code asks for {asked!r}; "
             "nothing was written"
         )
+        raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked))
+
+    def diverge_child(self, path: str, field: str, logged: Any, asked: Any) -> NoReturn:
+        """Refuse a child whose input is not the one that it was started with."""
+        was = f"the log holds a child with {field} = {logged!r}"
+        message = f"task {self.task_id}: at place {path} {was}, the code asks for {asked!r}"
         raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked))
 
     def diverged(self, error: Diverged) -> Diverged:

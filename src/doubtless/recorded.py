@@ -51,7 +51,9 @@ def in_task_code(said: str) -> Scope:
     if isinstance(scope, Scope):
         return scope
     where = "outside a task" if scope is None else "inside a step"
-    raise OutsideTask(f"{said} was called {where}; nothing was written", hint="call it in a task's own code: there it is recorded")
+    raise OutsideTask(
+        f"{said} was called {where}; nothing was written", hint="call it in a task's own code: there it is recorded"
+    )
 
 
 def runtime_here() -> Runtime:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import canonical
 from .beyond import fork_of
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
-from .events import TERMINAL, Instant, Kind, TaskStatus
+from .events import TERMINAL, Event, Instant, Kind, TaskStatus
 from .latenews import take_in
 from .log import TaskLog
 from .passes import Ending
@@ -49,7 +49,7 @@ class Runs:
         """Let every run, or the runs of these tasks, park at its next step."""
         with self._lock:
             for run in self._active:
-                if only is None or run.task_id in only:
+                if only is None or run.task_id.partition("/")[0] in only:
                     run.drain()
 
     # ------------------------------------------------------------ one run
@@ -63,7 +63,7 @@ class Runs:
         ended = self.ended(task_id)
         if ended is not None:
             return self.result(ended)
-        run = self.claim(task_id, wait)
+        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
         if run is None:
             return self.run(task_id, wait, one_of_many=one_of_many)
         ending = _INTERRUPTED
@@ -80,7 +80,7 @@ class Runs:
         ended = self.ended(task_id)
         if ended is not None:
             return self.result(ended)
-        run = self.claim(task_id, wait)
+        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
         if run is None:
             return await self.arun(task_id, wait)
         ending = _INTERRUPTED
@@ -93,9 +93,10 @@ class Runs:
             self.leave(run, ending)
         return self.outcome(run, ending)
 
-    def claim(self, task_id: str, wait: bool | str) -> TaskRun | None:
+    def claim(self, task_id: str, *, limit: int | None) -> TaskRun | None:
         """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy.
 
+        `limit`: until when the run waits in place (`wait_limit`).
         None: it has ended since it was looked at. Terminal events are final (I3): its code is not run again.
         """
         runtime = self.app.runtime
@@ -116,7 +117,6 @@ class Runs:
             if claim.head.status in TERMINAL:
                 store.release(task_id, claim.epoch)
                 return None
-            limit = wait_limit(store.now(), wait)
             run = self.opening(runtime, claim, limit) if task is None else self.task_run(runtime, claim, task, limit)
             timeouts = [d.timeout_us for d in self.app.definitions]
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
@@ -153,12 +153,12 @@ class Runs:
             take_in(runtime, kept[0])  # first: what the store still refuses stays kept
             del kept[0]
 
-    def leave(self, run: TaskRun, ending: Ending) -> None:
-        """Conclude the run: write how it ended, and stop being its owner, whatever happens."""
+    def leave(self, run: TaskRun, ending: Ending | None) -> None:
+        """Conclude the run: write how it ended (None: it was broken off), and stop being its owner, whatever happens."""
         with self._lock:
             self._active.discard(run)
         try:
-            run.conclude(ending)
+            run.conclude(ending or _INTERRUPTED)
         except BaseException as error:
             self._give_back(run.task_id, run.give_back)
             if not isinstance(error, DoubtlessError):
@@ -215,9 +215,7 @@ class Runs:
         there is nobody left to ask (a step's output is asked of a person, by `outputs.replayed`).
         """
         runtime = self.app.runtime
-        ended = runtime.store.last(head.task_id)
-        if ended is None or ended.kind != Kind.TASK_ENDED:  # late news came after the end
-            ended = next(row for row in reversed(runtime.store.rows(head.task_id)) if row.kind == Kind.TASK_ENDED)
+        ended = ended_row(runtime, head.task_id)
         if ended.status != TaskStatus.DONE:
             failure = json.loads(ended.error or "{}")
             raise TaskFailed(
@@ -240,7 +238,7 @@ class Runs:
     def standing(self, run: TaskRun, head: Head) -> DoubtlessError:
         """The error that says why a parked task does not go on, and what to type next."""
         task_id, why = head.task_id, head.why or head.status
-        cases = [row.case_id for row in run.runtime.store.cases(task_id=task_id) if row.kind != "contradiction"]
+        cases = open_cases(run.runtime, task_id)
         parked = run.last.parked
         if parked is not None and parked.frozen is not None:
             return TaskFrozen(
@@ -260,6 +258,23 @@ class Runs:
         return TaskWaiting(
             f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume MODULE:APP {task_id}", task=task_id, cases=cases
         )
+
+
+def open_cases(runtime: Runtime, task_id: str) -> list[str]:
+    """The open cases that a task stands before, its children's too."""
+    return [
+        row.case_id
+        for row in runtime.store.cases()
+        if (row.task_id == task_id or row.task_id.startswith(f"{task_id}/")) and row.kind != "contradiction"
+    ]
+
+
+def ended_row(runtime: Runtime, task_id: str) -> Event:
+    """The TaskEnded row of a task that has ended."""
+    last = runtime.store.last(task_id)
+    if last is not None and last.kind == Kind.TASK_ENDED:
+        return last
+    return next(row for row in reversed(runtime.store.rows(task_id)) if row.kind == Kind.TASK_ENDED)  # late news came after it
 
 
 def raised_on(error: BaseException) -> bool:

@@ -66,7 +66,12 @@ def branch_of(fn: Callable[..., Any], item: Any) -> Callable[[], Any]:
 
 
 class Task(Generic[P, R]):
-    """A declared task: one durable execution of its function per id. Give it to `app.run` or `app.start`."""
+    """A declared task: one durable execution of its function per id. Give it to `app.run` or `app.start`.
+
+    Meaning: called inside a task it is a child task, whose id is its parent's and its place: it is started at most once,
+    met again when its parent is resumed, and gives its output; `acall` does so in an async task without blocking its loop.
+    Raises: StepFailed of kind ``child`` when it ended without an output; UsageError when called outside a task.
+    """
 
     def __init__(self, code: TaskCode, fn: Callable[P, R]) -> None:
         self.code = code
@@ -80,15 +85,31 @@ class Task(Generic[P, R]):
         return self.code.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if current.get() is None:
+        result: R = self._child(args, kwargs)
+        return result
+
+    @overload
+    def acall(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def acall(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Run this task as a child of an async task; a sync one in threads of its own, without blocking the event loop."""
+        scope = current.get()
+        if isinstance(scope, Scope) and scope.run.loop is None:
+            raise UsageError(f"{self.name}.acall() is for async tasks", hint=f"call {self.name}(…) itself in a sync task")
+        return self._child(args, kwargs, threaded=True)
+
+    def _child(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, threaded: bool = False) -> Any:
+        scope = current.get()
+        if not isinstance(scope, Scope):
+            where = "directly" if scope is None else "inside a step"
             raise UsageError(
-                f"task {self.name} was called directly; nothing was written",
+                f"task {self.name} was called {where}; nothing was written",
                 hint=f'app.run({self.name}, "an-id", …) starts or resumes it; {self.name}.fn is the bare function',
             )
-        raise UsageError(
-            f"task {self.name} was called inside a task; child tasks are not built yet, and nothing was written",
-            hint=f"call its bare function, {self.name}.fn(…), or run it as a task of its own",
-        )
+        call_child = scope.run.runtime.call_child
+        assert call_child is not None
+        return call_child(scope, self.code, args, kwargs, threaded=threaded)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"

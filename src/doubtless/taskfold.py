@@ -38,7 +38,7 @@ class OpenCase(NamedTuple):
 WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED})
 """The kinds whose rows `TaskFold.keep` needs whole, wherever they stand in the log."""
 
-_FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
+_FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
 
 
 class TaskFold:

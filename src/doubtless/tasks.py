@@ -56,6 +56,7 @@ class TaskRun(Concluding):
         self.params = params
         self.wait_limit = wait_limit
         self.zombies: set[Frame] = set()
+        self.children: set[TaskRun] = set()  # the runs of child tasks that this run makes
         self.concluded = False
         self.trouble: DoubtlessError | None = None
         self.interrupted: BaseException | None = None
@@ -265,6 +266,8 @@ class TaskRun(Concluding):
                 overdue = [frame for frame in this.frames if now >= frame.deadline]
                 for frame in overdue:
                     self._abandon(this, frame)
+            for child in list(self.children) if this.abandoned else []:
+                child.drain()
             for frame in overdue:
                 self._record(frame, timed_out(frame.definition.timeout_us))
         return this.abandoned and this.is_quiet()
@@ -280,6 +283,8 @@ class TaskRun(Concluding):
             frames = list(this.frames)
             for frame in frames:
                 self._abandon(this, frame)
+        for child in list(self.children):
+            child.interrupt(error)
         for frame in frames:
             self._record(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
         if not frames and this.loop is not None and this.root.aio_task is not None:
@@ -311,6 +316,8 @@ class TaskRun(Concluding):
             self.drained = True
             self.last.park("drained: this process stops")
             self.last.stop.set()
+        for child in list(self.children):
+            child.drain()
 
     def leave_behind(self, frame: Frame) -> None:
         """A call goes on although nobody waits for it; of a write: the task stays owned until it has ended."""

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from .children import root_of
 from .errors import DoubtlessError
-from .events import Instant, TaskStatus, elapsed_most
+from .events import TERMINAL, Instant, TaskStatus, elapsed_most
 from .standing import is_idle
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Worker:
         self._loop: threading.Thread | None = None
         self._threads: set[threading.Thread] = set()
         self._setback = Setback()
+        self._tried: dict[str, int] = {}
 
     def start(self) -> Self:
         """Begin to claim tasks, in background threads."""
@@ -102,7 +104,7 @@ class Worker:
         now = store.now()
         self._setback.look(store, now)
         due = store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=now.wall)
-        for head in [*due, *self._setback.due(store, now)]:
+        for head in self._roots([*due, *self._setback.due(store, now)]):
             with self._lock:
                 if len(self._busy) >= self.concurrency or self._stop.is_set():
                     return
@@ -118,6 +120,20 @@ class Worker:
                 self._busy.add(head.task_id)
                 self._setback.taken(head)
             self._spawn(head.task_id)
+
+    def _roots(self, due: list[Head]) -> list[Head]:
+        """The tasks to resume for what is due: a child is run by its parent."""
+        roots: dict[str, Head] = {}
+        for head in due:
+            root = root_of(head.task_id)
+            if root != head.task_id and self._tried.get(head.task_id) == head.updated_at:
+                continue  # its parent was resumed for it already, and stands before something else
+            known = head if root == head.task_id else roots.get(root) or self.app.store.head(root)
+            if root != head.task_id:
+                self._tried[head.task_id] = head.updated_at
+            if known is not None and known.status not in TERMINAL:
+                roots[root] = known
+        return list(roots.values())
 
     def _spawn(self, task_id: str) -> None:
         def run() -> None:
