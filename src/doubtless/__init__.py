@@ -13,6 +13,7 @@ from .errors import (
     Abort,
     AlreadySettled,
     AnswerRefused,
+    BudgetUsedUp,
     CaseChanged,
     Conflict,
     Diverged,
@@ -44,6 +45,9 @@ from .secrets import Secret
 from .steps import Step, Task
 
 if TYPE_CHECKING:
+    from .agentview import State
+    from .choices import Finish, StepCall, Turn
+    from .facts import Fact
     from .guests import SessionCall
     from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
     from .sessions import Session
@@ -57,6 +61,7 @@ __all__ = [
     "AlreadySettled",
     "Answer",
     "AnswerRefused",
+    "BudgetUsedUp",
     "Case",
     "CaseChanged",
     "Conflict",
@@ -66,7 +71,9 @@ __all__ = [
     "Doubtless",
     "DoubtlessError",
     "Effect",
+    "Fact",
     "Fail",
+    "Finish",
     "Found",
     "Happened",
     "InputDiffers",
@@ -86,7 +93,9 @@ __all__ = [
     "Session",
     "SessionCall",
     "Several",
+    "State",
     "Step",
+    "StepCall",
     "StepFailed",
     "StepTableError",
     "StoreDamaged",
@@ -99,6 +108,7 @@ __all__ = [
     "TaskFailed",
     "TaskFrozen",
     "TaskWaiting",
+    "Turn",
     "Unclear",
     "Unknown",
     "UnknownCase",
@@ -109,12 +119,15 @@ __all__ = [
     "record_handle",
 ]
 
-_LATER = {"Session": "sessions", "SessionCall": "guests"}
+_LATER = {
+    "Fact": "facts", "Finish": "choices", "Session": "sessions", "SessionCall": "guests", "State": "agentview",
+    "StepCall": "choices", "Turn": "choices",
+}  # fmt: skip
 _OF_THE_INBOX = frozenset({"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"})
 
 
 def __getattr__(name: str) -> Any:
-    """Load what only people's answers, or sessions, need when it is first asked for: the import of a library should be light."""
+    """Load what only agents, sessions and people's answers need when it is first asked for: the import should be light."""
     if name in _OF_THE_INBOX:
         from . import inbox
 

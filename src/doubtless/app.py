@@ -48,7 +48,11 @@ from .table import StepTable
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from .agents import Agent
+    from .agentview import State
     from .beyond import WritePolicy
+    from .choices import Finish, Turn
+    from .facts import Fact
     from .forking import Forked
     from .inbox import AnyAnswer, Authorize, Case, Inbox
     from .openings import Opening
@@ -209,6 +213,14 @@ class Doubtless(InTask):
             return lambda f: self._declare_task(f, name, snapshot_every)
         return self._declare_task(fn, name, snapshot_every)
 
+    def adopt(self, task: Task[..., Any], faults: Iterable[str] = ()) -> None:
+        """Take in a task that the library has made of somebody's code: an agent."""
+        self._faults += faults
+        if task.name in self._tasks:
+            self._faults.append(f"task {task.name}: declared twice; give one of them another name")
+        self._tasks[task.name] = task
+        self._checked = False
+
     def _declare_task(self, fn: Callable[P, R], name: str | None, snapshot_every: int | None = None) -> Task[P, R]:
         called = str(name or getattr(fn, "__name__", ""))
         self._faults += validate_task_signature(fn, called)
@@ -227,6 +239,55 @@ class Doubtless(InTask):
         self._checked = False
         return task
 
+    def agent(
+        self,
+        name: str,
+        *,
+        choose: Callable[[State], Turn | Finish] | Callable[[State], Awaitable[Turn | Finish]],
+        steps: Iterable[str | Step[..., Any]],
+        bind: Mapping[str, Mapping[str, Any]] | None = None,
+        snapshot_every: int | None = 20,
+        max_choices: int | None = None,
+        max_cost: int | float | None = None,
+        cost: int | float | None = None,
+        timeout: str | int | float | timedelta = "PT2M",
+        attempts: int = 3,
+        backoff: str | int | float | timedelta = "PT1S",
+        concurrency: int = 8,
+        last_turns: int = 20,
+        last_bytes: int = 131_072,
+        output_bytes: int = 4096,
+    ) -> Agent:
+        """Declare an agent: a task whose steps a model chooses; ``app.run(agent, "an-id", goal="…")`` starts or resumes it.
+
+        Meaning: `choose(state)` gives a `Turn` or `Finish`, sync or async; each choice is recorded, and one that is
+        recorded is never asked for again. It is called as a read: `timeout`, `attempts`, `backoff` hold for it, `cost` is
+        the cost of one call. Before a choice beyond `max_choices` or `max_cost` the task parks with a case. `bind` gives
+        steps params that the model neither sees nor sets, secrets above all.
+        Shapes: `steps` are names or steps; the model is shown the `last_turns` (at most 50), `last_bytes` of them, and of
+        one output `output_bytes`; up to `concurrency` calls of a turn run side by side.
+        Raises: UsageError without pydantic; faults of the declaration come with the table's, at first use.
+        """
+        from .declare_agent import declare_agent
+
+        return declare_agent(
+            self, name, choose, steps, bind or {}, snapshot_every=snapshot_every, max_choices=max_choices, max_cost=max_cost,
+            cost=cost, timeout=timeout, attempts=attempts, backoff=backoff, concurrency=concurrency, last_turns=last_turns,
+            last_bytes=last_bytes, output_bytes=output_bytes,
+        )  # fmt: skip
+
+    def tools(
+        self, steps: Iterable[str | Step[..., Any]], *, bind: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """The steps as a model is told of them: ``{"name", "description", "parameters": <JSON Schema>}`` of each.
+
+        Meaning: without what no model may see or set: policy, injected and secret params, and those of `bind`.
+        Raises: UsageError (pydantic is missing, an annotation has no JSON Schema), UnknownStep.
+        """
+        from .toolbox import Toolbox
+
+        return Toolbox([self._table[name_of_step(step)] for step in steps], bind or {}).schemas
+
     @property
     def steps(self) -> Mapping[str, Any]:
         """The declared steps by name, callable in task code: ``app.steps["match_orders"](day=…)``."""
@@ -244,7 +305,10 @@ class Doubtless(InTask):
 
     def check(self) -> list[str]:
         """All faults of the step table and the tasks, one line each; empty when there is none. Raises nothing."""
-        return [*self._table.check(), *self._faults]
+        faults = [*self._table.check(), *self._faults]
+        for task in list(self._tasks.values()):
+            faults += task.faults(self._table.get)
+        return faults
 
     def on_case(self, hook: Callable[[Case], object]) -> Callable[[Case], object]:
         """Call `hook(case)` for each case that opens: at least once, after its commit; errors of it change nothing."""
@@ -620,6 +684,26 @@ class Doubtless(InTask):
 
         return view(self.reading, self._known(task_id))
 
+    def facts(self, task_id: str, *, output_bytes: int = 4096) -> list[Fact]:
+        """What happened in a task, from its log alone: its steps in order, each with its status in neutral words.
+
+        Meaning: for building a model's context when its history is gone or cut; the log is the only truth. At any time:
+        while the task runs, waits, or has ended. Raises UnknownTask.
+        """
+        from .facts import facts_of
+
+        self._known(task_id)
+        return facts_of(self.reading, task_id, output_bytes)
+
+    def content(self, ref: str) -> Any:
+        """What a ref points to, as JSON: an output that a model was shown shortened, or an agent's earlier facts.
+
+        Raises: UsageError for what is no ref, StoreDamaged for content that is missing.
+        """
+        from .facts import read_content
+
+        return read_content(self.reading, ref)
+
     def inbox(self) -> Inbox:
         """What waits for a person: open cases with their evidence, and doubts that nobody is settling."""
         from .inbox import read_inbox
@@ -754,6 +838,14 @@ def check_wait(wait: object) -> None:
     """Refuse a `wait` that is neither True nor False nor a duration, before anything is written."""
     if not isinstance(wait, bool):
         parse_duration(wait)  # type: ignore[arg-type]  # it refuses what is none
+
+
+def name_of_step(step: object) -> str:
+    """The name of a step that is given by itself or by its name."""
+    name = step.name if isinstance(step, Step) else step
+    if not isinstance(name, str):
+        raise UsageError(f"{step!r} is no step", hint="say steps, or their names")
+    return name
 
 
 def _nothing() -> None:

@@ -69,3 +69,15 @@ class Content:
 def show_ref(ref: str | bytes | None) -> str | None:
     """A ref as people read it: ``inline:…`` or ``sha256:<hex>``."""
     return "sha256:" + ref.hex() if isinstance(ref, bytes) else ref
+
+
+def parse_ref(text: str) -> str | bytes:
+    """A ref as it was before `show_ref`. Raises StoreDamaged for what is none."""
+    if text.startswith("sha256:"):
+        try:
+            return bytes.fromhex(text[7:])
+        except ValueError:
+            pass
+    elif text.startswith("inline:"):
+        return text
+    raise StoreDamaged(f"{text[:80]!r} is no ref", hint="a ref is inline:… or sha256:<hex>", ref=text[:80])

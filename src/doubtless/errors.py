@@ -318,6 +318,12 @@ def step_failed(error: Mapping[str, Any], *, step: str, path: str) -> StepFailed
     return StepFailed(error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=step, path=path)
 
 
+class BudgetUsedUp(DoubtlessError):
+    """An agent has made its last choice, or spent what it may; its task parks with a case for a person."""
+
+    code = "budget_used_up"
+
+
 class Abort(DoubtlessError):
     """Raised by task code: the task fails for good, for a reason of the business. What it did is compensated."""
 

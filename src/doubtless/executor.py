@@ -39,7 +39,7 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
         run.check()
         record = log.record(path)
         if record is None and path in log.settled:
-            return None if given is None else replayed(run, definition, path, log.settled.pop(path))
+            return None if given is None else replayed(run, definition, path, log.settled_at(path))
         policy, lost = effective(runtime, definition, record)
         if record is not None and record.in_doubt and lost and not record.evidence and not record.answer:
             yield from ask(run, record, f"gone from the table since the intent: {', '.join(lost)}")
@@ -342,7 +342,8 @@ def settle_failed(run: Run, definition: StepDefinition | None, record: StepRecor
         except Moved:
             return
     if given is not None:
-        run.log.settled.pop(record.path, None)
+        if not run.log.remember:
+            run.log.settled.pop(record.path, None)
         run.log.open.pop(record.path, None)
         raise StepFailed(action.kind, action.code, action.detail, step=record.name, path=record.path)
 

@@ -34,6 +34,7 @@ class TaskLog(TaskFold):
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
+        self.remember = False  # an agent's loop looks at each of its steps once more: keep what is settled until it has
         self._announced = claim.takeover
         super().__init__(self._rows_of)
         self.load()
@@ -120,10 +121,13 @@ class TaskLog(TaskFold):
                     settled[path] = settled[path].given(output, error)
                 elif kind == Kind.RETRY_ALLOWED:  # rare: its rows may be anywhere
                     open_from[path] = (1, settled.pop(path).input_hash)
-            elif path not in open_from:
-                open_from[path] = (seq, digest)
-            elif digest is not None and open_from[path][1] is None:
-                open_from[path] = (open_from[path][0], digest)
+            else:
+                if path not in open_from:
+                    open_from[path] = (seq, digest)
+                elif digest is not None and open_from[path][1] is None:
+                    open_from[path] = (open_from[path][0], digest)
+                if kind == Kind.ATTEMPT_ENDED:
+                    self.tries[path] = self.tries.get(path, 0) + 1
         self.steps_seen = seen
         self.open = {place: rows for place, rows in self.open.items() if place not in settled}
         return min([whole, *(first for first, _ in open_from.values())]), seq
@@ -147,6 +151,10 @@ class TaskLog(TaskFold):
         with self.lock:
             records = [self.record(path) for path in self.open]
         return sorted((r for r in records if r is not None), key=lambda r: r.step_seq)
+
+    def settled_at(self, path: str) -> Settled:
+        """The settled step that task code asks for; it is not asked for again in this pass."""
+        return self.settled[path] if self.remember else self.settled.pop(path)
 
     # ------------------------------------------------------------ appending
 
@@ -196,7 +204,7 @@ class TaskLog(TaskFold):
         if self.snapshotting is not None:
             self.snapshotting.saw(sealed, digest)
         for row in sealed:
-            if forget and row.path is not None and row.kind == Kind.STEP_SETTLED:
+            if forget and not self.remember and row.path is not None and row.kind == Kind.STEP_SETTLED:
                 self.open.pop(row.path, None)
             else:
                 self.take_row(row)

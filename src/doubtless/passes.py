@@ -313,6 +313,12 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
+    return drive_place(scope, definition, path, given)
+
+
+def drive_place(scope: Scope, definition: StepDefinition, path: str, given: Input) -> Any:
+    """Run the step at a place that was given in this scope, in its thread."""
+    this = scope.run
     if not scope.prefix:
         return drive_step(this, definition, path, given)
     with this.lock:  # once the pass is given up no branch begins: the next pass begins when those that had begun are through
@@ -331,6 +337,11 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
     settled = this.enter(definition, path, given)
     if settled is not None:
         return replayed(this, definition, path, settled)
+    return await adrive_place(this, definition, path, given)
+
+
+async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
+    """Run the step at a place that was given, in the asyncio.Task of its scope."""
     here = current_aio_task()
     branch = here if here is not this.root.aio_task else None
     if branch is not None:

@@ -35,7 +35,7 @@ def record_result(frame: Frame, value: Any) -> Any:
     elif record.doubt_case is not None:
         rows += closing_rows(run, record, run.runtime.store.now(), f"attempt {frame.attempt} succeeded")
     if not append_result(run, path, rows, output, forget=given is not None):
-        return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled.pop(path))
+        return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled_at(path))
     if output.fault is not None:
         raise open_output_case(run, path)
     return output.value

@@ -86,7 +86,7 @@ def snapshot_of(task_id: str, fold: TaskFold, restored: Restored | None = None, 
     """A snapshot of the fold, and of the state of the task's own code."""
     content: dict[str, Any] = {"fold": {name: field.encode(getattr(fold, name)) for name, field in FIELDS.items()}}
     if restored is not None:
-        content["fold"]["settled"] = []  # the state stands for them
+        content["fold"]["settled"], content["fold"]["tries"] = [], {}  # the state stands for them
         content["state"] = {"format": state, "places": restored.places, "text": restored.state}
     text = dump(content)
     return Snapshot(task_id, fold.seq, fold.hash, FORMAT, text, digest_of(task_id, fold.seq, fold.hash, FORMAT, text))
@@ -204,6 +204,7 @@ FIELDS: dict[str, Field] = {
     "steps_seen": VALUE,
     "settled": Field(_settled, _unsettled, lambda stored: ()),
     "open": ROWS_BY_NAME,
+    "tries": Field(dict, lambda stored, rows: {path: int(count) for path, count in stored.items()}, lambda stored: ()),
     "cases": Field(_cases, _uncases, lambda stored: [case[2] for case in stored.values()]),
     "fail_answer": ROW,
     "let_stand": ROW,

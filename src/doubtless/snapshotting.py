@@ -105,7 +105,7 @@ class Snapshotting:
             return
         self.good = snapshot.event_seq
         if restored is not None:
-            self.fold.settled, self.fold.floor = {}, restored.places
+            self.fold.settled, self.fold.tries, self.fold.floor = {}, {}, restored.places
 
     def say(self, what: str, error: Exception) -> None:
         """Say once for each kind of trouble that a snapshot is missing: the log has everything."""

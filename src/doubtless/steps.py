@@ -84,6 +84,10 @@ class Task(Generic[P, R]):
         """The task's name in the log."""
         return self.code.name
 
+    def faults(self, find: Callable[[str], StepDefinition | None]) -> list[str]:
+        """What is wrong with it in view of the whole table: of an agent, its steps and its model."""
+        return []
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self._child(args, kwargs)
         return result

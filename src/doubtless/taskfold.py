@@ -63,6 +63,7 @@ class TaskFold:
         self.reached_back = False
         self.settled: dict[str, Settled] = {}
         self.open: dict[str, list[Event]] = {}
+        self.tries: dict[str, int] = {}  # attempts that gave no output, by place: of a read each of them was a call
         self.cases: dict[str, OpenCase] = {}
         self.fail_answer: Event | None = None
         self.let_stand: Event | None = None
@@ -140,6 +141,8 @@ class TaskFold:
         if path not in self.open and row.kind not in _FIRST and self.forgets:
             return  # late news of a step that is settled and forgotten
         self.open.setdefault(path, []).append(row)
+        if row.kind == Kind.ATTEMPT_ENDED:
+            self.tries[path] = self.tries.get(path, 0) + 1
         if row.kind == Kind.STEP_SETTLED:
             rows = self.open.pop(path)
             self.settled[path] = outline_of(row, first_digest(rows))

@@ -94,8 +94,10 @@ def test_from_a_state_s_snapshot_the_tail_is_that_of_the_fold_from_zero_or_the_s
                 assert begun.restored == ('"state"', places)
                 tail = {path: one for path, one in zero.settled.items() if not begun.covered(path) and path[0] != "~"}
                 assert {path: one for path, one in begun.settled.items() if path[0] != "~"} == tail
-                assert {k: v for k, v in view(begun).items() if k != "settled"} == {
-                    k: v for k, v in view(zero).items() if k != "settled"
+                tries = {path: count for path, count in zero.tries.items() if not begun.covered(path) and path[0] != "~"}
+                assert {path: count for path, count in begun.tries.items() if path[0] != "~"} == tries
+                assert {k: v for k, v in view(begun).items() if k not in ("settled", "tries")} == {
+                    k: v for k, v in view(zero).items() if k not in ("settled", "tries")
                 }
                 assert not any(begun.covered(path) for path in zero.open)
 
@@ -106,7 +108,7 @@ def test_a_snapshot_holds_every_field_of_the_fold() -> None:
     assert vars(TaskFold(lambda path, until: [])).keys() == FIELDS.keys() | here | derived
     with a_store(RandomLog(random.Random(1))) as store:
         own = vars(loaded(store, PLAIN)).keys() - vars(TaskFold(lambda path, until: [])).keys()
-    assert own == {"store", "task_id", "epoch", "owner", "lock", "groups", "restored", "snapshotting", "_announced"}
+    assert own == {"store", "task_id", "epoch", "owner", "lock", "groups", "remember", "restored", "snapshotting", "_announced"}
 
 
 def test_what_is_sealed_is_read_back_and_another_plan_does_not_read_it() -> None:
