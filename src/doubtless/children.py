@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .calls import Input
+from .calls import Input, Wait
 from .conclusion import TaskCode
 from .drift import first_difference
+from .drivers import await_time, wait
 from .errors import Moved, StaleEpoch, StoreError, TaskBusy, UsageError
 from .events import TERMINAL, Effect, Kind, StepStatus, TaskStatus, draft, dump
 from .inputs import prepare
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 BUSY_US = 500_000
 """How long a parent lets a child be whose thread of an earlier run still ends."""
+
+
+BESIDE_US = 50_000
+"""How long a child waits at a time while another branch settles a doubt."""
 
 
 def child_id(parent: str, path: str) -> str:
@@ -87,7 +92,8 @@ class Children:
 
     def run(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head:
         """Bring the child at `path` to its end, in threads of its own; its head. Parks when it does not end now."""
-        head = self.begin(this, code, path, given)
+        while (head := self.begin(this, code, path, given)) is None:
+            wait(this, self._doubt(this))
         while head.status not in TERMINAL:
             run = self._claim(this, head)
             if run is not None:
@@ -101,7 +107,8 @@ class Children:
 
     async def arun(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head:
         """The same on the event loop; a sync child's supervisor runs in a thread."""
-        head = self.begin(this, code, path, given)
+        while (head := self.begin(this, code, path, given)) is None:
+            await await_time(this, self._doubt(this))
         while head.status not in TERMINAL:
             run = self._claim(this, head)
             if run is not None:
@@ -115,14 +122,20 @@ class Children:
             head = self._stands(this, head.task_id, run)
         return head
 
-    def begin(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head:
-        """Write down that the child is started, then accept it; both only once, whatever dies between."""
-        log, runtime = this.log, this.runtime
+    def _doubt(self, this: Pass) -> Wait:
+        return Wait(this.runtime.store.now().wall + BESIDE_US, "another step is in doubt: no child begins")
+
+    def begin(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head | None:
+        """Write down that the child is started, then accept it; both only once, whatever dies between.
+
+        None: another branch's step is in doubt, and that branch settles it; until then no child begins.
+        """
+        log = this.log
         try:
             while path not in log.open:
                 this.check()
                 if log.open and this.blocked_by_doubt(path):
-                    raise this.park("another step is in doubt: no child begins", until=runtime.store.now().wall)
+                    return None
                 self._write_started(this, code, path, given)
             return self._accept(this, code, path, given)
         except (StoreError, StaleEpoch) as error:
