@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--orders", type=Path, required=True)
     parser.add_argument("--day", type=date.fromisoformat, required=True, help="the day as of which to compare: 2026-11-28")
     parser.add_argument("--task", default=None, help="the task's id (default: recon-DAY)")
+    parser.add_argument("--agent", action="store_true", help="let a (scripted) model choose the steps; needs pydantic")
     parser.add_argument("--store", default=None, help="default: $DOUBTLESS_STORE")
     parser.add_argument("--server", default=None, help="default: $RECON_SERVER")
     chosen = parser.parse_args(argv)
@@ -41,9 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     recon = build(chosen.store, chosen.server)
     task_id = chosen.task or f"recon-{chosen.day}"
-    files = {"statement": str(chosen.statement.resolve()), "orders": str(chosen.orders.resolve())}
+    goal = {"day": str(chosen.day), "statement": str(chosen.statement.resolve()), "orders": str(chosen.orders.resolve())}
     try:
-        output = recon.app.run(recon.reconcile, task_id, day=str(chosen.day), **files)
+        if chosen.agent:
+            from .agent import reconciler
+
+            output = recon.app.run(reconciler(recon), task_id, goal=goal)
+        else:
+            output = recon.app.run(recon.reconcile, task_id, **goal)
     except DoubtlessError as error:
         print(error, file=sys.stderr)
         return 1

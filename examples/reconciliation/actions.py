@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 
 from doubtless import NotSent, Rejected, Several, injected
@@ -51,7 +51,7 @@ class Actions:
     # writes, each with what finds it again and what takes it back
 
     def create_adjustment(
-        self, run: str, difference: Difference, requested_at: str, idempotency_key: str = injected()
+        self, run: str, difference: dict[str, Any], requested_at: str = "", idempotency_key: str = injected()
     ) -> client.Sheet:
         return client.create_sheet(
             self._address(), difference=difference, run=run, reference=idempotency_key, requested_at=requested_at

@@ -30,15 +30,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--order", required=True, help="the merchant's own id of the order")
     parser.add_argument("--customer", required=True, help="who is told")
     parser.add_argument("--task", default=None, help="the task's id (default: refund-ORDER)")
+    parser.add_argument("--agent", action="store_true", help="let a (scripted) model choose the steps; needs pydantic")
     parser.add_argument("--store", default=None, help="default: $DOUBTLESS_STORE")
     parser.add_argument("--gateway", default=None, help="default: $REFUND_GATEWAY")
     chosen = parser.parse_args(argv)
     refunds = build(chosen.store, chosen.gateway)
     task_id = chosen.task or f"refund-{chosen.order}"
+    goal = {"order_id": chosen.order, "customer": chosen.customer, "claims": chosen.claims}
     try:
-        output = refunds.app.run(
-            refunds.refund_order, task_id, order_id=chosen.order, customer=chosen.customer, claims=chosen.claims
-        )
+        if chosen.agent:
+            from .agent import refunder
+
+            output = refunds.app.run(refunder(refunds), task_id, goal=goal)
+        else:
+            output = refunds.app.run(refunds.refund_order, task_id, **goal)
     except DoubtlessError as error:
         print(error, file=sys.stderr)
         return 1

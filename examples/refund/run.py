@@ -19,12 +19,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from doubtless import Doubtless, NeedsHuman, TaskWaiting
+from doubtless import Doubtless, Finish, NeedsHuman, State, TaskWaiting, Turn
 from doubtless.testing import FakeClock
 
 from ..reconciliation.demo import Count, report
 from ..reconciliation.outside import environment
 from . import client
+from .agent import refunder, scripted
 from .app import Claim, Refunds, build
 from .outside import Till
 
@@ -159,6 +160,38 @@ def two_at_once(folder: Path) -> list[Count]:
         ]
 
 
+# ---------------------------------------------------------------- (g)
+
+
+def an_agent_is_killed(folder: Path) -> list[Count]:
+    """A model chooses the steps. What it chose is recorded: the next process goes on, and asks only for what comes next."""
+    _title("(g) Doubtless; a model chooses the steps; killed by SIGKILL while the reply to a refund is lost")
+    with _gateway(folder / "g-gateway.db") as till:
+        till.fault("/refunds", "lose_reply", delay_s=HOUR_S, count=len(CLAIMS))
+        with _process("demo-g", folder / "g.db", till, "--agent") as child:
+            reached = till.wait_for("refund", len(CLAIMS))
+            child.kill()
+            asked = child.communicate()[0].decode().count("the model is asked")
+        print(f"  process {child.pid} is dead; it had asked the model {asked} times\n")
+        till.advance(25 * HOUR_S)
+        choices = []
+
+        def choose(state: State) -> Turn | Finish:
+            choices.append(state.choices + 1)
+            return scripted(state)
+
+        with _refunds(folder / "g.db", till, hours=25) as refunds:
+            refunds.app.run(refunder(refunds, choose), "demo-g", goal=_params())
+            print(_timeline(refunds.app, "demo-g"))
+        return [
+            Count("(g) killed when both refunds had landed", 1, int(reached)),
+            Count("(g) choices asked for before", 2, asked),
+            Count("(g) choices asked for after", 2, len(choices)),
+            *_clean(till, "(g)"),
+            Count("(g) requests for a refund", 2, till.requests("POST /refunds")),
+        ]
+
+
 SCENES: tuple[Scene, ...] = (
     a_day_later_without_a_log,
     lost_reply,
@@ -166,6 +199,7 @@ SCENES: tuple[Scene, ...] = (
     never_arrived,
     refused_inside_a_200,
     two_at_once,
+    an_agent_is_killed,
 )
 
 
@@ -189,9 +223,9 @@ def _refunds(store: Path, till: Till, hours: float = 0) -> Iterator[Refunds]:
         refunds.app.close()
 
 
-def _process(task_id: str, store: Path, till: Till) -> subprocess.Popen[bytes]:
+def _process(task_id: str, store: Path, till: Till, *more: str) -> subprocess.Popen[bytes]:
     """The same task in a process of its own."""
-    command = [sys.executable, "-m", str(__package__), "--task", task_id, "--order", ORDER, "--customer", CUSTOMER]
+    command = [sys.executable, "-m", str(__package__), "--task", task_id, "--order", ORDER, "--customer", CUSTOMER, *more]
     command += [f"{claim['line']}={claim['amount']}" for claim in CLAIMS]
     environ = environment(DOUBTLESS_STORE=f"sqlite:///{store}", REFUND_GATEWAY=till.url)
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE)

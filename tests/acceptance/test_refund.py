@@ -13,10 +13,11 @@ from urllib.error import HTTPError
 import pytest
 from examples.reconciliation.outside import environment
 from examples.refund import client, run
+from examples.refund.agent import refunder
 from examples.refund.app import Refunds, build
 from examples.refund.outside import Till
 
-from doubtless import NeedsHuman, TaskFailed, TaskWaiting
+from doubtless import Finish, NeedsHuman, State, StepCall, TaskFailed, TaskWaiting, Turn
 from doubtless.testing import FakeClock
 
 COUNTED = {
@@ -41,6 +42,13 @@ COUNTED = {
     "(f) refunds of any one line": 1,
     "(f) mails": 1,
     "(f) requests for a refund": 2,
+    "(g) killed when both refunds had landed": 1,
+    "(g) choices asked for before": 2,
+    "(g) choices asked for after": 2,
+    "(g) refunds": 2,
+    "(g) refunds of any one line": 1,
+    "(g) mails": 1,
+    "(g) requests for a refund": 2,
 }
 LINE = re.compile(r"^  (\([a-z]\) .*?) +(\d+)  ok$", re.MULTILINE)
 HOUR = 3600.0
@@ -53,7 +61,7 @@ def test_the_scenes_count_what_they_promise(tmp_path: Path) -> None:
     assert {what: int(counted) for what, counted in LINE.findall(ended.stdout)} == COUNTED
     assert "OFF" not in ended.stdout
     assert re.search(r"process \d+ is dead; the gateway holds 1 refund", ended.stdout)
-    assert ended.stdout.count("settled by") == 4, "every scene with Doubtless shows its timeline"
+    assert ended.stdout.count("settled by") == 5, "every scene with Doubtless shows its timeline"
     assert list(tmp_path.iterdir()) == [], "it leaves nothing where it is started"
 
 
@@ -143,6 +151,32 @@ def test_one_claim_is_refunded_by_the_command_and_the_command_again_refunds_noth
     said = [subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout for _ in range(2)]
     assert said == ['{"refunds": ["R-1"], "total": 2500}\n'] * 2
     assert till.effects("refund") == 1
+
+
+def test_a_model_is_told_what_the_gateway_declined_and_what_was_refunded_stands(till: Till, refunds: Refunds) -> None:
+    claims = [{"line": 1, "amount": 2500}, {"line": 2, "amount": 1201}]
+    goal = {"order_id": "SO-1", "customer": "ana", "claims": claims}
+    output = refunds.app.run(refunder(refunds), "r-1", goal=goal)
+    assert output["refunds"] == ["R-1"]
+    [refused] = output["refused"]
+    assert "1200 of line 2 are left to refund" in refused
+    assert (till.effects("refund"), till.effects("mail")) == (1, 1)
+
+
+def test_a_model_is_never_shown_the_key_and_a_call_that_sets_one_is_refused(till: Till, refunds: Refunds) -> None:
+    told: list[list[str]] = []
+
+    def cheeky(state: State) -> Turn | Finish:
+        if state.choices == 0:
+            [tool] = [tool for tool in state.tools if tool["name"] == "refund_line"]
+            assert sorted(tool["parameters"]["properties"]) == ["amount", "line", "order_id"]
+            return Turn([StepCall("refund_line", {"order_id": "SO-1", "line": 1, "amount": 5, "idempotency_key": "mine"})])
+        told.append([fact["status"] for fact in state.facts])
+        return Finish()
+
+    refunds.app.run(refunder(refunds, cheeky), "r-1", goal="refund me")
+    assert told == [["refused"]]
+    assert till.requests("POST /refunds") == 0
 
 
 # ---------------------------------------------------------------- the gateway
