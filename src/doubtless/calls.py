@@ -184,8 +184,13 @@ class Run(Protocol):
     frames: set[Frame]
     stop: threading.Event
 
-    def park(self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None) -> Parking:
-        """Mark the run as parking and return what unwinds it; from now on every step call is refused."""
+    def park(
+        self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None, awaits: str | None = None
+    ) -> Parking:
+        """Mark the run as parking and return what unwinds it; from now on every step call is refused.
+
+        `awaits`: the business key for whose holder it waits, so that it is due when that one is settled.
+        """
 
     def broken(self, error: DoubtlessError) -> Parking:
         """The store failed under this run: no further effect; return what unwinds it. The caller gets the error."""

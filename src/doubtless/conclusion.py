@@ -244,7 +244,8 @@ class Concluding:
         now = self.runtime.store.now()
         parked = draft(
             self.task_id, Kind.TASK_PARKED, now, step_name=self.code.name, status=status,
-            data={"wake_at": park.until, "why": park.why[:300]}, epoch=self.log.epoch,
+            data={"wake_at": park.until, "why": park.why[:300]} | ({"awaits": park.awaits} if park.awaits else {}),
+            epoch=self.log.epoch,
         )  # fmt: skip
         self.append(*first, parked, keep=keep)
 

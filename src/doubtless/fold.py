@@ -18,13 +18,17 @@ GRAVITY: tuple[OutcomeKind, ...] = ("unknown", "rejected", "not_sent")
 
 
 class HeadChange(NamedTuple):
-    """What a row changes in its task's head row. `only_from`: applies only while the status is one of these."""
+    """What a row changes in its task's head row. `only_from`: applies only while the status is one of these.
+
+    `awaits`: the business key whose holder the task waits for.
+    """
 
     status: str
     wake_at: int | None
     why: str | None
     release: bool
     only_from: tuple[str, ...] = ()
+    awaits: str | None = None
 
 
 class CaseOpened(NamedTuple):
@@ -91,7 +95,8 @@ def project(event: Event) -> tuple[Change, ...]:
             return (HeadChange(TaskStatus.RUNNING, None, None, False),)
         case Kind.TASK_PARKED:
             data = event.details
-            return (HeadChange(event.status or TaskStatus.WAITING, data.get("wake_at"), data.get("why"), True),)
+            status = event.status or TaskStatus.WAITING
+            return (HeadChange(status, data.get("wake_at"), data.get("why"), True, awaits=data.get("awaits")),)
         case Kind.TASK_ENDED:
             return (HeadChange(event.status or TaskStatus.FAILED, None, event.details.get("why"), True),)
         case Kind.CASE_OPENED:

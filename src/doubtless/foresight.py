@@ -248,6 +248,8 @@ def facts(step: StepDefinition) -> frozenset[str]:
         "undo_by": step.compensate_deadline_us is not None,
         "handle": step.query_by == "handle",
         "likeness": step.query_by == "likeness",
+        "once": step.once is not None,
+        "once_window": step.once_window_us is not None,
     }
     return frozenset(fact for fact, holds in held.items() if holds)
 

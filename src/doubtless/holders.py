@@ -22,9 +22,9 @@ POLL = SECOND // 20
 """The first pause of a run that waits in place for a key's holder; it doubles up to `POLL_MAX`."""
 POLL_MAX = 2 * SECOND
 
-IN_FLIGHT = 5 * SECOND
+IN_FLIGHT = MINUTE
 IN_DOUBT = 10 * MINUTE
-"""When a task that parks before a business key looks again, unless the holder is settled before."""
+"""When a task that is parked for a key's holder looks again; it is due before that as soon as the holder is settled."""
 
 
 class Holder(NamedTuple):
@@ -106,7 +106,7 @@ def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Reques
     if at_work and run.may_wait(now.wall + pause):
         yield Wait(now.wall + pause, why)
         return
-    raise run.park(why, until=until)
+    raise run.park(why, until=until, awaits=holder.key.once if holder.key.state == "open" else None)
 
 
 def standing(runtime: Runtime, holder: Holder, now: Instant) -> tuple[str, int, bool]:
@@ -116,12 +116,11 @@ def standing(runtime: Runtime, holder: Holder, now: Instant) -> tuple[str, int, 
     case = next(iter(about.cases), None) if about is not None else None
     head = holder.head
     if case is not None:
-        return f"{waits} is in doubt, and case {case} asks a person", now.wall + IN_DOUBT, False
+        return f"{waits} stands before a person, in case {case}", now.wall + IN_DOUBT, False
     if head is not None and runtime.store.owner_alive(head.owner):
         doing = "is being undone" if about is not holder.record else "is in flight"
         return f"{waits} {doing}", now.wall + IN_FLIGHT, True
-    look = head.wake_at if head is not None and head.wake_at is not None else now.wall + IN_DOUBT
-    return f"{waits} is in doubt; resume that task", min(max(look + SECOND, now.wall + SECOND), now.wall + IN_DOUBT), False
+    return f"{waits} is not settled; resume that task", now.wall + IN_DOUBT, False
 
 
 # ---------------------------------------------------------------- settled by it

@@ -42,6 +42,7 @@ class Park(NamedTuple):
     human: bool = False
     frozen: str | None = None
     diverged: Diverged | None = None
+    awaits: str | None = None
 
 
 class Owner(Protocol):
@@ -144,9 +145,11 @@ class Pass:
 
     # ------------------------------------------------------------ what a step needs of it
 
-    def park(self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None) -> Parking:
+    def park(
+        self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None, awaits: str | None = None
+    ) -> Parking:
         if self.parked is None:
-            self.parked = Park(why, until, human, frozen)
+            self.parked = Park(why, until, human, frozen, awaits=awaits)
         return Parking(why)
 
     def broken(self, error: DoubtlessError) -> Parking:

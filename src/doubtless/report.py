@@ -62,6 +62,12 @@ ASSUMED: tuple[tuple[str, str], ...] = (
         " else made",
     ),
     ("compensate !undo_by", "compensate_deadline none: it may be undone however late that is"),
+    (
+        "once",
+        "once {once!r}: what is another effect has another key; other params under a held key are refused, the same give the"
+        " output of the step that has it",
+    ),
+    ("once_window", "once_window {once_window}: so long after it is done, the same key is another effect"),
     ("!read !compensate !undoes", "no compensate: what it did stands when its task fails"),
 )
 """What is taken for granted of a step, by the facts of its policy (`foresight.facts`; ``undoes``: it is a compensation)."""
@@ -104,6 +110,9 @@ class StepReport(NamedTuple):
         if step.attempts > 1:
             low, high = show_duration(step.backoff_us), show_duration(step.backoff_max_us)
             found.append(f"backoff {low} doubling to {high}, give or take a quarter" if step.backoff_us else "no backoff")
+        if step.once is not None:
+            window = step.once_window_us
+            found.append(f"at most one send for each {step.once.text!r}" + (f" in {show_duration(window)}" if window else ""))
         if step.effect != Effect.READ:
             found.append(f"a case {show_duration(step.settle_within_us)} after the intent, whatever else is going on")
         return tuple(found)
@@ -203,6 +212,8 @@ def _of_step(step: StepDefinition, undoes: Collection[str]) -> StepReport:
         "idempotent_by": step.idempotent_by,
         "key_window": show_duration(step.key_window_us or 0),
         "absent_after": show_duration(step.absent_after_us or 0),
+        "once": "" if step.once is None else step.once.text,
+        "once_window": show_duration(step.once_window_us or 0),
     }
     assumed = tuple(template.format_map(values) for needs, template in ASSUMED if holds(needs, known))
     return StepReport(step, tuple(undoes), foresee(step), assumed)

@@ -28,7 +28,8 @@ class Head(NamedTuple):
     """A task's head row, a projection of its log: changed at accept, claim, park, wake and end, never per step.
 
     `owner` names the claim's lock (None: nobody's); `epoch` is the number of the last claim; `wake_at` is when
-    a waiting task has something to do (microseconds of the store's clock); `why` is one line for a person.
+    a waiting task has something to do (microseconds of the store's clock); `why` is one line for a person. `awaits`: the
+    business key whose holder it waits for; it has something to do as soon as that one is settled.
     """
 
     task_id: str
@@ -41,6 +42,7 @@ class Head(NamedTuple):
     created_at: int
     updated_at: int
     why: str | None
+    awaits: str | None
 
 
 class Claim(NamedTuple):
@@ -181,7 +183,7 @@ class Store(Protocol):
     def head(self, task_id: str) -> Head | None: ...
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time."""
+        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time, or whose key moved."""
 
     def owner_alive(self, owner: str | None) -> bool:
         """True while the process that a head row names still holds its lock."""

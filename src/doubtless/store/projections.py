@@ -28,7 +28,7 @@ def apply(cursor: apsw.Cursor, event: Event) -> bool:
             case HeadChange():
                 only = json.dumps(change.only_from) if change.only_from else None
                 head = (event.task_id, change.status, change.wake_at, change.why, at, event.event_seq, row_hash(event), only)
-                cursor.execute(q["change_head"], head)
+                cursor.execute(q["change_head"], (*head, change.awaits))
                 release = release or change.release
             case CaseOpened():
                 opened = (change.case_id, event.task_id, event.event_seq, change.path, change.kind, at)
@@ -98,6 +98,7 @@ class FoldedHead(NamedTuple):
     input_hash: bytes | None
     wake_at: int | None
     why: str | None
+    awaits: str | None
     tail_seq: int
     tail_hash: bytes
 
@@ -117,7 +118,7 @@ class Folded:
         if event.kind == Kind.TASK_ACCEPTED:
             status = str(event.status or TaskStatus.READY)
             name, asked = event.step_name or "", event.input_hash
-            self.heads[event.task_id] = FoldedHead(name, status, asked, None, None, event.event_seq, digest)
+            self.heads[event.task_id] = FoldedHead(name, status, asked, None, None, None, event.event_seq, digest)
         if event.kind == Kind.STORE_RECOVERED:
             self.suspect = bool(event.details.get("suspect"))
         for change in project(event):
@@ -157,8 +158,9 @@ class Folded:
         if head is None or (change.only_from and head.status not in change.only_from):
             return
         self.heads[event.task_id] = head._replace(
-            status=str(change.status), wake_at=change.wake_at, why=change.why, tail_seq=event.event_seq, tail_hash=digest
-        )
+            status=str(change.status), wake_at=change.wake_at, why=change.why, awaits=change.awaits, tail_seq=event.event_seq,
+            tail_hash=digest,
+        )  # fmt: skip
 
 
 def recovered(now: Instant, *, suspect: bool, by: str, why: str, **more: object) -> Event:

@@ -80,6 +80,7 @@ CREATE TABLE tasks (
   updated_at INTEGER NOT NULL,
   why TEXT,
   claimed_at INTEGER,
+  awaits TEXT,
   tail_seq INTEGER NOT NULL,
   tail_hash BLOB NOT NULL CHECK (length(tail_hash) = 32),
   CHECK ((owner IS NULL) = (epoch IS NULL))
@@ -284,7 +285,12 @@ WHERE task_id = ?1
 -- One read.
 SELECT {{head}}
 FROM tasks
-WHERE (?1 IS NULL OR wake_at IS NULL OR wake_at <= ?1)
+WHERE (
+    ?1 IS NULL
+    OR wake_at IS NULL
+    OR wake_at <= ?1
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
 ORDER BY created_at, task_id
 LIMIT ?2
 
@@ -293,13 +299,18 @@ LIMIT ?2
 SELECT {{head}}
 FROM tasks
 WHERE status IN (SELECT value FROM json_each(?3))
-  AND (?1 IS NULL OR wake_at IS NULL OR wake_at <= ?1)
+  AND (
+    ?1 IS NULL
+    OR wake_at IS NULL
+    OR wake_at <= ?1
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
 ORDER BY created_at, task_id
 LIMIT ?2
 
 -- name: tails
 -- One read, for verify.
-SELECT task_id, task_name, status, input_hash, wake_at, why, tail_seq, tail_hash
+SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, tail_seq, tail_hash
 FROM tasks
 
 -- name: claimed_at
@@ -324,7 +335,7 @@ WHERE task_id = ?1
 -- name: change_head
 -- In the transaction of the row that changes it; ?8 is a JSON list of the statuses that it applies to, or null.
 UPDATE tasks
-SET status = ?2, wake_at = ?3, why = ?4, updated_at = ?5, tail_seq = ?6, tail_hash = ?7
+SET status = ?2, wake_at = ?3, why = ?4, updated_at = ?5, tail_seq = ?6, tail_hash = ?7, awaits = ?9
 WHERE task_id = ?1
   AND (?8 IS NULL OR status IN (SELECT value FROM json_each(?8)))
 
