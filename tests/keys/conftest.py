@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from keys_ground import Refunds
+from keys_ground import Refunds, Start
 
 from doubtless.testing import Harness, harness
-
-Start = Callable[..., tuple[Refunds, Harness]]
 
 
 @pytest.fixture

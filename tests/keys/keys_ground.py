@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from doubtless import Doubtless, NotSent, Refused, Rejected, injected
-from doubtless.testing import CountingWorld
+from doubtless.testing import CountingWorld, Harness
 
 
 class Refunds:
@@ -73,3 +73,7 @@ def offline() -> None:
 
 def lose() -> None:
     raise ConnectionResetError("gone")
+
+
+Start = Callable[..., tuple[Refunds, Harness]]
+"""Starts the ground with other options of the step ``refund`` (the fixture `start`)."""

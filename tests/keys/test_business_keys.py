@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from conftest import Start
-from keys_ground import lose, offline, refuse
+from keys_ground import Start, lose, offline, refuse
 
 from doubtless import (
     Abandon,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Start
+from keys_ground import Start
 
 from doubtless import Doubtless, TaskWaiting
 from doubtless.events import Kind

@@ -543,6 +543,16 @@ def test_a_window_is_told_with_its_length() -> None:
     assert assumes(keyed_step(query=find_by_key, absent_after="PT90S"), "absent_after 1 min 30 s: ")
 
 
+def test_a_business_key_is_told_with_its_template_and_window() -> None:
+    step = keyed_step("non_idem_write", once="pay:{order}")
+    assert "at most one send for each 'pay:{order}'" in report_on(step).traits
+    assert assumes(step, "once 'pay:{order}': what is another effect has another key")
+    assert not assumes(step, "once_window")
+    step = keyed_step("non_idem_write", once="pay:{order}", once_window="P1D")
+    assert "at most one send for each 'pay:{order}' in 1 d" in report_on(step).traits
+    assert assumes(step, "once_window 1 d: ")
+
+
 def test_every_assumption_is_made_of_some_step() -> None:
     steps = [
         *STEPS,
@@ -550,6 +560,7 @@ def test_every_assumption_is_made_of_some_step() -> None:
         keyed_step("non_idem_write", query=lambda handle: None),
         keyed_step("non_idem_write", compensate=bare),
         keyed_step("non_idem_write", compensate=bare, compensate_deadline="PT10M"),
+        keyed_step("non_idem_write", once="pay:{order}", once_window="P1D"),
     ]
     lines = {line for step in steps for line in report_on(step).assumed}
     for _, template in ASSUMED:
