@@ -567,6 +567,20 @@ class Doubtless(InTask):
                 result[head.task_id] = f"{error.code}: {error.message}"
         return result
 
+    def changed(self, name: str) -> bool:
+        """Say whether task code goes a new way here: True for a task that comes here first, False for one that went past.
+
+        Meaning: a mark in changed code, in task code alone: ``if app.changed("two-approvals"): …`` else the old way. Where
+        the log holds nothing at this place or behind it, the mark is recorded and is True, now and on each replay; where it
+        holds something else, the task has gone past without the mark: False, and no place is taken. In a loop each turn is
+        asked for itself. docs/change.md says how to take a mark out again.
+        Durable: a recorded mark, at return.
+        Raises: OutsideTask, UsageError, before anything is written.
+        """
+        from .marks import changed
+
+        return changed(name)
+
     def fork(
         self,
         original: str,

@@ -297,5 +297,21 @@ def _misfit() -> type[DoesNotFit]:
     return DoesNotFit
 
 
+class PolicyChange(NamedTuple):
+    """One field in which today's definition of a step differs from the one that an intent has frozen."""
+
+    field: str
+    was: Any
+    now: Any
+
+
+def policy_changes(frozen: Mapping[str, Any], current: Mapping[str, Any] | None) -> list[PolicyChange]:
+    """How today's `StepDefinition.policy()` differs from a frozen one, in the order of the fields' names; None: it is gone."""
+    if current is None:
+        return [PolicyChange("step", frozen.get("name"), None)]
+    fields = sorted({*frozen, *current})
+    return [PolicyChange(f, frozen.get(f), current.get(f)) for f in fields if frozen.get(f) != current.get(f)]
+
+
 def callback_name(fn: Function | None) -> str | None:
     return None if fn is None else getattr(fn, "__qualname__", None) or type(fn).__qualname__

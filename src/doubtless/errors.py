@@ -389,7 +389,8 @@ class Parking(BaseException):
 class Diverged(Parking):
     """The code asks for another step, or other params, than the log holds at this place.
 
-    Shapes: `path` (``"3"``), `field` (the first that differs, ``"params.amount"``), `logged`, `asked`.
+    Shapes: `path` (``"3"``), `field` (the first that differs, ``"params.amount"``), `logged`, `asked`; `more` is what its
+    case shows beside that: all differences, what to type.
     """
 
     code: ClassVar[str] = "diverged"
@@ -400,8 +401,10 @@ class Diverged(Parking):
         self.field = field
         self.logged = logged
         self.asked = asked
+        self.more: dict[str, Any] = {}
         super().__init__(message)
 
     def evidence(self) -> Mapping[str, Any]:
         """What a case shows of it."""
-        return {"path": self.path, "field": self.field, "logged": self.logged, "asked": self.asked, "message": self.message}
+        first = {"path": self.path, "field": self.field, "logged": self.logged, "asked": self.asked, "message": self.message}
+        return {**self.more, **first}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from .beyond import Fork, before_write
 from .calls import Frame, Input, Raised, Returned, Runtime, current
-from .drift import first_difference, place_order, stored_params
+from .drift import explained, first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
@@ -87,20 +87,24 @@ class Scope:
 
     def place(self, name: str) -> str:
         """The next place, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
+        path = self.next_place(f"step {name}")
+        self.count += 1
+        return path
+
+    def next_place(self, said: str) -> str:
+        """The place that the next call gets. Raises OutsideTask for a stray thread or asyncio.Task."""
         run = self.run
         if run.abandoned or run.parked is not None or run.over:
             run.check()
         if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):
             kind = "asyncio.Task" if self.aio_task is not None and get_ident() == self.thread else "thread"
             raise OutsideTask(
-                f"step {name} was called from another {kind} than its task's; nothing was written",
+                f"{said} was called from another {kind} than its task's; nothing was written",
                 hint="call it in the task's own code, or in a branch of app.parallel or app.map: "
                 "its place must not depend on timing",
                 task=run.task_id,
-                step=name,
             )
-        self.count += 1
-        return f"{self.prefix}{self.count}"
+        return f"{self.prefix}{self.count + 1}"
 
 
 class Pass:
@@ -253,7 +257,7 @@ class Pass:
             f"task {self.task_id}: at place {path} the log holds {field} = {logged!r}, the code asks for {asked!r}; "
             "nothing was written"
         )
-        raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked))
+        raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked), definition, given)
 
     def diverge_child(self, path: str, field: str, logged: Any, asked: Any) -> NoReturn:
         """Refuse a child whose input is not the one that it was started with."""
@@ -261,8 +265,11 @@ class Pass:
         message = f"task {self.task_id}: at place {path} {was}, the code asks for {asked!r}"
         raise self.diverged(Diverged(message, path=path, field=field, logged=logged, asked=asked))
 
-    def diverged(self, error: Diverged) -> Diverged:
+    def diverged(
+        self, error: Diverged, definition: StepDefinition | None = None, given: Input | None = None
+    ) -> Diverged:  # fmt: skip
         """Mark the pass as diverged."""
+        error.more = explained(self.runtime, self.task_id, error, definition, given)
         if self.parked is None:
             self.parked = Park(error.message, human=True, diverged=error)
         return error

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from . import canonical
 from .calls import Runtime
+from .drift import definition_changes
+from .effects import PolicyChange
 from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
@@ -32,7 +34,11 @@ class Moment(NamedTuple):
 
 
 class StepView(NamedTuple):
-    """A step as the log tells it. `calls`: how often its function was called; `settled_by`: what settled it."""
+    """A step as the log tells it. `calls`: how often its function was called; `settled_by`: what settled it.
+
+    `changed`: of a write, how today's definition differs from the one that its intent has frozen (``field``, ``was``,
+    ``now``); it is the intent's that holds, or the stricter of both. Empty where the app has no steps and only looks.
+    """
 
     path: str
     step_seq: int
@@ -48,6 +54,7 @@ class StepView(NamedTuple):
     attempts: tuple[AttemptView, ...]
     settled_by: str | None
     story: tuple[Moment, ...]
+    changed: tuple[PolicyChange, ...] = ()
 
 
 class TaskView(NamedTuple):
@@ -135,7 +142,7 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
     return StepView(
         record.path, record.step_seq, record.name, str(record.effect), record.status, calls, content(runtime, record.input_ref),
         output, shown_json(record.error) if record.error else None, tuple(k.hex() for k in record.keys), tuple(record.handles),
-        attempts, settled_by(rows) if record.settled else None, tuple(story(rows)),
+        attempts, settled_by(rows) if record.settled else None, tuple(story(rows)), tuple(definition_changes(runtime, record)),
     )  # fmt: skip
 
 

@@ -510,7 +510,7 @@ def test_the_shape_of_show_as_json_is_stable(open_shop: Shop) -> None:
     }  # fmt: skip
     assert set(shown["steps"][4]) == {
         "path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error", "keys", "handles",
-        "attempts", "story",
+        "attempts", "story", "changed",
     }  # fmt: skip
     assert set(shown["steps"][4]["attempts"][0]) == {"attempt", "outcome", "code", "detail", "started_at", "ended_at"}
     assert shown["params"] == {"count": 6, "lose": 3, "say": "done", "silent": False}
@@ -1011,3 +1011,28 @@ def test_resume_at_a_place_is_refused_and_names_fork(shop: Shop) -> None:
     refused = shop.cli("resume", "shop:app", "r1", "--at", "2", "--json", code=2).error
     assert "not rewound" in refused["message"]
     assert "doubtless fork shop:app r1 --at 2" in refused["hint"].replace("--at 2 -- ", "")
+
+
+def test_show_with_an_app_says_where_its_code_defines_a_step_otherwise(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "d1")
+    assert "changed since" not in shop.cli("show", "d1", "--app", "shop:app").out
+    code = (shop.folder / "shop.py").read_text()
+    (shop.folder / "shop2.py").write_text(code.replace('backoff="PT0.01S", compensate', 'attempts=9, backoff="PT0.01S", compensate'))
+    said = shop.cli("show", "d1", "--app", "shop2:app", env={"COLUMNS": "120"}).out
+    assert said.count("changed since: attempts was 3, is 9") == 2
+    shown = shop.cli("show", "d1", "--app", "shop2:app", "--json").json
+    assert shown["steps"][1]["changed"] == [{"field": "attempts", "was": 3, "now": 9}]
+    assert "contradict" in shop.cli("show", "d1", "--app", "shop2:app", "--store", shop.store, code=2).err
+
+
+def test_a_divergence_is_shown_with_its_ways_out(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "v1", "-p", "silent=true", code=3)
+    case = shop.case()
+    answer = ["happened", "--output", '{"text": "x"}', "--by", "ana", "--why", "seen", "--shown", case["hash"]]
+    shop.cli("settle", "shop:app", case["id"], *answer)
+    code = (shop.folder / "shop.py").read_text()
+    (shop.folder / "shop2.py").write_text(code.replace('chat(text=say, lose=silent)["text"]', "'nothing'"))
+    shop.cli("resume", "shop2:app", "v1", code=3)
+    said = shop.cli("inbox", shop.case()["id"], env={"COLUMNS": "120"}).out
+    assert "doubtless fork MODULE:APP v1 --at 4" in said
+    assert "doubtless resume MODULE:APP v1" in said

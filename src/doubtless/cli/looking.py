@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
 from ..app import Doubtless
-from ..errors import UnknownTask
+from ..errors import UnknownTask, UsageError
 from ..events import TaskStatus
 from ..store import path_of
 from . import shapes
@@ -54,22 +55,27 @@ def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
 @click.command(short_help="Show a task's timeline: calls, doubts, what is open.")
 @click.argument("task_id", metavar="ID")
 @click.option("--all", "every", is_flag=True, help="Every step on a line of its own, with all of its story.")
+@click.option("--app", "target", metavar="MODULE:APP", help="Also say where its code defines a step otherwise than the log.")
 @store_option
 @common
 @click.pass_obj
-def show(called: Invocation, task_id: str, every: bool, url: str | None) -> int:
+def show(called: Invocation, task_id: str, every: bool, target: str | None, url: str | None) -> int:
     """Show a task: each step, how often it was really called, how each doubt was settled, what is open, what to type.
 
-    Steps that went well stand on one line each, many alike on one together; the others tell their story.
+    Steps that went well stand on one line each, many alike on one together; the others tell their story. With --app, whose
+    store it then is, each write says in which fields today's definition differs from the one that its intent has frozen.
 
     JSON: {"id", "task", "status", "why", "params", "output", "error", "owner", "owner_alive", "wake_at", "created_at",
     "updated_at", "steps": [{"path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error",
-    "keys", "handles", "attempts": [...], "story": [{"at", "what"}]}], "cases": [case], "stands": [{"path", "step",
+    "keys", "handles", "attempts": [...], "story": [{"at", "what"}], "changed": [{"field", "was", "now"}]}],
+    "cases": [case], "stands": [{"path", "step",
     "compensate"}], "next": [commands], "forked_from": {"task", "at"} or null}.
     """
     from .render import next_commands, timeline
 
-    with looking(called, url) as app:
+    if target is not None and url is not None:
+        raise UsageError("--app and --store contradict each other: the app knows its store")
+    with looking(called, url) if target is None else nullcontext(load_app(called, target)) as app:
         view = seen(app, task_id)
         path = os.path.realpath(path_of(app.url))
     if called.as_json:

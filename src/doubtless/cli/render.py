@@ -175,7 +175,7 @@ class Row(NamedTuple):
 def smooth(step: StepView, view: TaskView) -> bool:
     """Whether nothing happened that needs telling: called once, done by its reply, and nothing is open about it."""
     well = step.status == StepStatus.DONE and step.calls == 1 and step.settled_by == "its reply" and len(step.story) <= 2
-    return well and all(case.path != step.path for case in view.cases)
+    return well and not step.changed and all(case.path != step.path for case in view.cases)
 
 
 def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
@@ -245,6 +245,9 @@ def fit(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def story(sheet: Sheet, step: StepView, day: object, indent: int) -> None:
     """What happened to a step, line by line."""
+    for change in step.changed:
+        told = f"changed since: {change.field} was {short_json(change.was, 80)}, is {short_json(change.now, 80)}"
+        sheet.line(told, "yellow", lead=" " * indent)
     for at, what in step.story:
         sheet.line(what, "dim", lead=f"{' ' * indent}{clock(at, day, fine=True)}  ", lead_style="dim")
 

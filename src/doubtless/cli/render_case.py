@@ -121,10 +121,25 @@ def task_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:
         sheet.line(str(evidence.pop("field", "")), lead="  field     ", lead_style="dim")
         sheet.line(short_json(evidence.pop("logged"), 1000), lead="  logged    ", lead_style="dim")
         sheet.line(short_json(evidence.pop("asked"), 1000), lead="  asked     ", lead_style="dim")
+        divergence(sheet, evidence)
     if "fork" in evidence:
         fork_evidence(sheet, evidence)
     for owed in evidence.pop("obligations", []):
         sheet.line(stands(owed), lead="  ! ", lead_style="bold yellow")
+
+
+def divergence(sheet: Sheet, evidence: dict[str, Any]) -> None:
+    """What else differs, how the step's definition has changed, and what there is to choose from."""
+    for one in evidence.pop("differences", [])[1:]:
+        told = f"{one['field']}: {short_json(one['logged'], 200)}, asked {short_json(one['asked'], 200)}"
+        sheet.line(told, lead="  also      ", lead_style="dim")
+    for one in evidence.pop("definition", []):
+        told = f"{one['field']} was {short_json(one['was'], 200)}, is {short_json(one['now'], 200)}"
+        sheet.line(told, lead="  changed   ", lead_style="dim")
+    if "perhaps" in evidence:
+        sheet.line(evidence.pop("perhaps"), lead="  perhaps   ", lead_style="dim")
+    for choice in evidence.pop("choices", []):
+        sheet.line(choice, lead="  choice    ", lead_style="dim")
 
 
 def fork_evidence(sheet: Sheet, evidence: dict[str, Any]) -> None:

@@ -51,6 +51,7 @@ def step(view: StepView) -> dict[str, Any]:
         "calls": view.calls, "settled_by": view.settled_by, "params": view.params, "output": view.output, "error": view.error,
         "keys": list(view.keys), "handles": list(view.handles), "attempts": attempts,
         "story": [{"at": utc(moment.at), "what": moment.what} for moment in view.story],
+        "changed": [change._asdict() for change in view.changed],
     }  # fmt: skip
 
 
