@@ -11,7 +11,7 @@ from .fold import StepRecord, fold_step
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Store
-from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest
+from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, rows_of_step
 
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
 
@@ -134,11 +134,7 @@ class TaskLog(TaskFold):
 
     def _rows_of(self, path: str, until: int) -> list[Event]:
         """The rows of one step whole, from its first one on, with the takeovers since."""
-        found: list[Event] = []
-        for row in self.store.rows(self.task_id):
-            if row.event_seq <= until and (row.path == path or (found and row.kind == Kind.TASK_CLAIMED)):
-                found.append(row)
-        return found
+        return list(rows_of_step(self.store.rows(self.task_id), path, until))
 
     def record(self, path: str) -> StepRecord | None:
         """The fold of the open step at `path`, seen by this claim; None when nothing is logged there."""
@@ -179,8 +175,8 @@ class TaskLog(TaskFold):
                 raise
             self._announced = True
             self._advance(sealed, digest, forget)
-            if self.snapshotting is not None and not self.held:
-                self.snapshotting.after_append()
+            if self.snapshotting is not None:
+                self.snapshotting.after_append(sealed[-1].kind, held=self.held)
 
     def keep_state(self, state: str | Callable[[], str], places: int) -> None:
         """Offer a snapshot of what task code knows after its first `places` places; it is made when one is due.

@@ -13,14 +13,10 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .events import Event, dump, row_hash
-from .taskfold import OpenCase, Settled, TaskFold
+from .taskfold import OpenCase, Settled, TaskFold, rows_of_step
 
 FORMAT = 1
-"""The format of a snapshot's content. Another one is ignored: the fold is made again from the log."""
-
-KEPT = 2
-"""So many of a task stay: the newest, and the one before it."""
-
+"""The format of a snapshot's content, raised with each change of `FIELDS`. Another one is ignored, and made anew."""
 
 class Plan(NamedTuple):
     """How often a task's snapshot is made, and the format of the state that its own code keeps beside the fold (None: none)."""
@@ -108,6 +104,22 @@ def fault_of(snapshot: Snapshot, row: Event | None) -> str | None:
     if row_hash(row) != snapshot.row_hash:
         return "it was not made of this log"
     return None
+
+
+def as_folded(snapshot: Snapshot, rows: list[Event]) -> bool:
+    """Whether a snapshot without fault holds what its task's rows fold to. What task code left in it is not looked into."""
+
+    def rows_of(path: str, until: int) -> list[Event]:
+        return list(rows_of_step(rows, path, until))
+
+    fold = TaskFold(rows_of)
+    fold.take((row for row in rows if row.event_seq <= snapshot.event_seq), snapshot.row_hash)
+    try:
+        state = json.loads(snapshot.content).get("state")
+        restored = None if state is None else Restored(state["text"], state["places"])
+        return snapshot_of(snapshot.task_id, fold, restored, state and state["format"]) == snapshot
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def read(snapshot: Snapshot, plan: Plan) -> Held | None:

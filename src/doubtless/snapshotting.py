@@ -68,10 +68,21 @@ class Snapshotting:
             if row.kind == Kind.STEP_SETTLED:
                 self.settled += 1
 
-    def after_append(self) -> None:
-        """Make a snapshot of the fold when one is due; what is open at this moment is in it."""
-        if self.settled >= self.plan.every and self.plan.state is None:
+    def after_append(self, last: str, *, held: bool) -> None:
+        """Make a snapshot of the fold when one is due, with what is open at this moment; a task that has ended needs none."""
+        if last == Kind.TASK_ENDED:
+            self.drop()
+        elif self.settled >= self.plan.every and self.plan.state is None and not held:
             self.make()
+
+    def drop(self) -> None:
+        """Delete the task's snapshots: it has ended, and nothing is left to resume."""
+        self.broken = True
+        if self.good is not None:
+            try:
+                self.store.drop_snapshots(self.task_id)
+            except StoreError as error:
+                self.say("was not deleted", error)
 
     def keep_state(self, state: str | Callable[[], str], places: int) -> None:
         """Make a snapshot with the state of the task's code when one is due."""

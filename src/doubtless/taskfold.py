@@ -6,7 +6,7 @@ A new field of the fold is named in `snapshots.FIELDS` too, and a kind that it n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .events import CaseKind, Event, Kind
@@ -146,6 +146,15 @@ class TaskFold:
         if row.kind == Kind.STEP_SETTLED:
             rows = self.open.pop(path)
             self.settled[path] = outline_of(row, first_digest(rows))
+
+
+def rows_of_step(rows: Iterable[Event], path: str, until: int) -> Iterator[Event]:
+    """One step's rows up to a place, from its first one on, with the takeovers since."""
+    begun = False
+    for row in rows:
+        if row.event_seq <= until and (row.path == path or (begun and row.kind == Kind.TASK_CLAIMED)):
+            begun = True
+            yield row
 
 
 def outline_of(row: Event, digest: bytes | None) -> Settled:

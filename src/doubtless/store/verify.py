@@ -11,6 +11,7 @@ import apsw
 
 from ..errors import StoreError
 from ..events import Event, Kind, row_hash, upcast
+from ..snapshots import Snapshot, as_folded, fault_of
 from .base import CaseRow, KeyRow, Problem
 from .folder import Folder
 from .link import Link, first
@@ -37,7 +38,7 @@ def verify(place: Place, folder: Folder, spill: Spill) -> list[Problem]:
         with link.lock:
             connection = link.ready().connection
             connection.execute("BEGIN")
-            for check in (_file, _triggers, _log, _contents):
+            for check in (_file, _triggers, _log, _snapshots, _contents):
                 try:
                     problems.extend(check(connection, folder))
                 except apsw.Error as error:
@@ -144,6 +145,21 @@ def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Proble
             yield Problem("keys", None, f"business key {once!r} is {keys.get(once)}, the log says {folded.keys.get(once)}")
     if meta(connection).suspect != folded.suspect:
         yield Problem("meta", None, f"suspect is {meta(connection).suspect}, the log says {folded.suspect}")
+
+
+def _snapshots(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+    """Compare each snapshot with the fold of its task's log up to its place (I9); one that is ignored is said too."""
+    lookup = connection.cursor()
+    for stored in connection.execute(queries()["snapshots"]):
+        snapshot = Snapshot._make(stored)
+        task, seq = snapshot.task_id, snapshot.event_seq
+        row = first(lookup, queries()["rows"], (task, seq - 1))
+        fault = fault_of(snapshot, upcast(row) if row is not None and row[1] == seq else None)
+        if fault is None and not as_folded(snapshot, [upcast(one) for one in lookup.execute(queries()["rows"], (task, 0))]):
+            fault = "it does not hold what the log says"
+        if fault is not None:
+            what = f"the snapshot of task {task} at row {seq} is ignored: {fault}; the log has everything"
+            yield Problem("snapshots", seq, what)
 
 
 def _contents(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
