@@ -77,8 +77,8 @@ class TaskFold:
         return self.fail_answer is not None or self.hold_row is not None
 
     def covered(self, path: str) -> bool:
-        """Whether a snapshot's state stands for this place."""
-        return self.floor > 0 and path[0] != "~" and int(path.partition(".")[0]) <= self.floor
+        """Whether a snapshot's state stands for this place, or for what is undone there."""
+        return self.floor > 0 and int(path.lstrip("~").partition(".")[0]) <= self.floor
 
     # ------------------------------------------------------------ folding rows
 
