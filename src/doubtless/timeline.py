@@ -12,7 +12,7 @@ from .effects import PolicyChange
 from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
-from .store.base import Head
+from .store.base import CaseRow, Head
 
 
 class AttemptView(NamedTuple):
@@ -38,6 +38,7 @@ class StepView(NamedTuple):
 
     `changed`: of a write, how today's definition differs from the one that its intent has frozen (``field``, ``was``,
     ``now``); it is the intent's that holds, or the stricter of both. Empty where the app has no steps and only looks.
+    `child`: the id of the child task that was called at this place, whose own steps `show` tells under that id.
     """
 
     path: str
@@ -55,6 +56,7 @@ class StepView(NamedTuple):
     settled_by: str | None
     story: tuple[Moment, ...]
     changed: tuple[PolicyChange, ...] = ()
+    child: str | None = None
 
 
 class TaskView(NamedTuple):
@@ -110,10 +112,16 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         owner=head.owner,
         owner_alive=runtime.store.owner_alive(head.owner),
         steps=tuple(step_view(runtime, records[path], by_path[path]) for path in records),
-        cases=tuple(read_case(runtime, case) for case in runtime.store.cases(task_id=head.task_id)),
+        cases=tuple(read_case(runtime, case) for case in cases_of(runtime, head.task_id)),
         stands=tuple(ended.details.get("stands", ())) if ended else (),
         forked_from=(accepted.details["forked_from"], accepted.details["at"]) if "forked_from" in accepted.details else None,
     )
+
+
+def cases_of(runtime: Runtime, task_id: str) -> list[CaseRow]:
+    """The open cases of a task and of its children, at any depth."""
+    own, below = runtime.store.cases(task_id=task_id), f"{task_id}/"
+    return own + [case for case in runtime.store.cases() if case.task_id.startswith(below)]
 
 
 def record_settled_before(rows: Sequence[Event]) -> bool:
@@ -143,6 +151,7 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
         record.path, record.step_seq, record.name, str(record.effect), record.status, calls, content(runtime, record.input_ref),
         output, shown_json(record.error) if record.error else None, tuple(k.hex() for k in record.keys), tuple(record.handles),
         attempts, settled_by(rows) if record.settled else None, tuple(story(rows)), tuple(definition_changes(runtime, record)),
+        rows[0].details.get("child"),
     )  # fmt: skip
 
 
@@ -152,6 +161,8 @@ def settled_by(rows: Sequence[Event]) -> str:
     if "from" in (of := rows[at].details):
         made = f"the step at {of['path']} of task {of['from']}"
         return f"{made}, which has done it under {of['key']!r}" if "key" in of else f"{made}: taken over by the fork"
+    if "child" in of and rows[at].status == StepStatus.DONE:
+        return f"its end, see {of['child']}"
     row, before = rows[at], [r for r in rows[:at] if r.kind != Kind.CASE_SETTLED]
     if at and rows[at - 1].kind == Kind.CASE_SETTLED and rows[at - 1].details.get("answer") in ("happened", "abandon"):
         return f"a person: {rows[at - 1].details['by']}"
@@ -194,6 +205,8 @@ def _tell(row: Event) -> str:
                 if error
                 else "intent recorded, then called (attempt 1)"
             )
+        case Kind.ATTEMPT_STARTED if "child" in data:
+            return f"child task {data['child']} started"
         case Kind.ATTEMPT_STARTED:
             return f"attempt {row.attempt} recorded, then called" + (" under a new key" if row.idempotency_key else "")
         case Kind.ATTEMPT_ENDED:

@@ -22,6 +22,7 @@ from doubtless import (
     UsageError,
     injected,
 )
+from doubtless.cli.render import timeline
 from doubtless.events import Kind
 from doubtless.testing import FakeClock, Killed, harness
 
@@ -121,6 +122,10 @@ def test_a_child_that_needs_a_person_stops_its_parent_where_it_awaits_and_its_ca
     assert list(error.cases) == [case.id]
     assert world.n("say") == 0
     assert [head.status for head in app.tasks()] == ["needs_human", "needs_human"]
+    view = app.show("t")
+    assert (view.steps[0].child, [case.id for case in view.cases]) == ("t/1", [case.id])
+    assert "child task" in timeline(view)
+    assert f"doubtless inbox {case.id}" in timeline(view)
     settle(app, Happened({"id": 7}))
     with app.worker():
         until(lambda: app.show("t").status == "done", "the parent")

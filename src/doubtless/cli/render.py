@@ -46,6 +46,9 @@ def step_look(step: StepView, view: TaskView) -> Look:
             return Look("✗", "failed" if step.effect == Effect.READ else "given up; may stand", "red")
         case StepStatus.NEEDS_HUMAN:
             return Look("!", "needs a person", "bold yellow")
+        case StepStatus.STARTED if step.child is not None:
+            needs = any(of_child(case, step.child) for case in view.cases)
+            return Look("!", "needs a person", "bold yellow") if needs else Look("…", "not ended", "yellow")
         case StepStatus.STARTED:
             return Look("…", "to be called again", "yellow")
         case _ if last is not None and last.outcome is None and view.owner_alive:
@@ -174,25 +177,37 @@ class Row(NamedTuple):
 
 def smooth(step: StepView, view: TaskView) -> bool:
     """Whether nothing happened that needs telling: called once, done by its reply, and nothing is open about it."""
-    well = step.status == StepStatus.DONE and step.calls == 1 and step.settled_by == "its reply" and len(step.story) <= 2
-    return well and not step.changed and all(case.path != step.path for case in view.cases)
+    ended = step.settled_by is not None and (step.settled_by == "its reply" or step.child is not None)
+    well = step.status == StepStatus.DONE and step.calls == 1 and ended and len(step.story) <= 2
+    return well and not step.changed and all(case.path != step.path or case.task_id != view.id for case in view.cases)
 
 
 def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
     """The steps as lines, many alike in a row on one."""
     def like(step: StepView) -> tuple[str, ...]:
-        return (step.name, step.effect) if smooth(step, view) and not every else (step.path,)
+        return (step.name, kind_of(step)) if smooth(step, view) and not every else (step.path,)
 
     for key, group in groupby(view.steps, key=like):
         steps = tuple(group)
         if len(key) > 1 and len(steps) >= ALIKE:
             place = f"{steps[0].path}–{steps[-1].path}"
             name = f"{steps[0].name} ×{len(steps)}"
-            yield Row(Look("✓", "done", "green"), place, name, steps[0].effect, "each once", "its reply", ())
+            ended = "its reply" if steps[0].child is None else "its end"
+            yield Row(Look("✓", "done", "green"), place, name, kind_of(steps[0]), "each once", ended, ())
             continue
         for step in steps:
             told = () if smooth(step, view) and not every else (step,)
-            yield Row(step_look(step, view), step.path, step.name, step.effect, calls(step), how(step, view), told)
+            yield Row(step_look(step, view), step.path, step.name, kind_of(step), calls(step), how(step, view), told)
+
+
+def of_child(case: Case, child: str) -> bool:
+    """Whether a case is a child task's, or one of its children's."""
+    return case.task_id == child or case.task_id.startswith(f"{child}/")
+
+
+def kind_of(step: StepView) -> str:
+    """A step's class; a child task is none of its own."""
+    return step.effect if step.child is None else "child task"
 
 
 def calls(step: StepView) -> str:
@@ -204,7 +219,9 @@ def calls(step: StepView) -> str:
 
 def how(step: StepView, view: TaskView) -> str:
     """What settled a step, and the open cases that ask about it."""
-    told = [f"case {case.id}" for case in view.cases if case.path == step.path]
+    told = [f"case {case.id}" for case in view.cases if case.path == step.path and case.task_id == view.id]
+    if step.child is not None:
+        told += [f"case {case.id}" for case in view.cases if of_child(case, step.child)]
     if step.settled_by is not None:
         code = step.error.get("code") if isinstance(step.error, Mapping) else None
         failed = step.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED) and code not in (None, "", step.settled_by)
