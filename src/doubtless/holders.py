@@ -16,7 +16,7 @@ from .effects import StepDefinition
 from .errors import Moved
 from .events import Instant, Kind, StepStatus, draft, dump, elapsed_least
 from .fold import StepRecord, fold_steps
-from .store.base import Head, KeyRow
+from .store.base import KeyRow
 
 POLL = SECOND // 20
 """The first pause of a run that waits in place for a key's holder; it doubles up to `POLL_MAX`."""
@@ -31,7 +31,8 @@ class Holder(NamedTuple):
     """Who has a business key, as that task's own log tells it."""
 
     key: KeyRow
-    head: Head | None
+    at_work: bool
+    """Whether a living owner had its task: looked up before the log was read, so that what it has settled since is seen."""
     record: StepRecord | None
     undoing: StepRecord | None
     """The compensation of the holder's step, from its intent on."""
@@ -92,8 +93,10 @@ def next_turn(key: KeyRow | None, window_us: int | None, now: Instant) -> int:
 
 def find(runtime: Runtime, key: KeyRow) -> Holder:
     """The holder of a key, from the log of its task."""
+    head = runtime.store.head(key.task_id)
+    at_work = head is not None and runtime.store.owner_alive(head.owner)
     records = fold_steps(runtime.store.rows(key.task_id))
-    return Holder(key, runtime.store.head(key.task_id), records.get(key.path), records.get("~" + key.path))
+    return Holder(key, at_work, records.get(key.path), records.get("~" + key.path))
 
 
 # ---------------------------------------------------------------- waiting for it
@@ -101,7 +104,7 @@ def find(runtime: Runtime, key: KeyRow) -> Holder:
 
 def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Request, Reply, None]:
     """Wait for the holder to be settled: in place while its owner is at work on it, else parked."""
-    why, until, at_work = standing(run.runtime, holder, now)
+    why, until, at_work = standing(holder, now)
     pause = min(POLL << min(polls, 10), POLL_MAX)
     if at_work and run.may_wait(now.wall + pause):
         yield Wait(now.wall + pause, why)
@@ -109,15 +112,14 @@ def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Reques
     raise run.park(why, until=until, awaits=holder.key.once if holder.key.state == "open" else None)
 
 
-def standing(runtime: Runtime, holder: Holder, now: Instant) -> tuple[str, int, bool]:
+def standing(holder: Holder, now: Instant) -> tuple[str, int, bool]:
     """How the holder stands, in words; when to look again; and whether its owner is at work on it."""
     about = (holder.undoing if holder.undoing is not None and not holder.undoing.settled else None) or holder.record
     waits = f"waits for business key {holder.key.once!r}: {holder.named}"
     case = next(iter(about.cases), None) if about is not None else None
-    head = holder.head
     if case is not None:
         return f"{waits} stands before a person, in case {case}", now.wall + IN_DOUBT, False
-    if head is not None and runtime.store.owner_alive(head.owner):
+    if holder.at_work:
         doing = "is being undone" if about is not holder.record else "is in flight"
         return f"{waits} {doing}", now.wall + IN_FLIGHT, True
     return f"{waits} is not settled; resume that task", now.wall + IN_DOUBT, False

@@ -154,3 +154,26 @@ def test_an_idempotent_write_has_business_keys_too_and_sends_its_own_key_again(s
     first = h.run(refunds.one, "a")
     assert h.run(refunds.one, "b") == first
     assert {effect["key"] for effect in refunds.world.all()} == {first["key"]}
+
+
+def test_a_holder_that_ends_while_it_is_looked_at_parks_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    refunds, h = start()
+    called, go_on = threading.Event(), threading.Event()
+    refunds.inside = lambda: (called.set(), go_on.wait(PATIENCE), None)[-1]
+    holder = threading.Thread(target=lambda: h.run(refunds.one, "a"))
+    holder.start()
+    assert called.wait(PATIENCE)
+    store, looked = refunds.app.store, []
+    read = store.rows
+
+    def rows(task_id: str, **options: Any) -> Any:
+        found = read(task_id, **options)
+        if task_id == "a" and threading.current_thread() is not holder and not looked:
+            looked.append(task_id)
+            go_on.set()  # what was read is old by the time that it is looked at
+            holder.join(PATIENCE)
+        return found
+
+    monkeypatch.setattr(store, "rows", rows, raising=False)
+    assert h.run(refunds.one, "b")["id"] == "refund-1"
+    assert (looked, refunds.world.count()) == (["a"], 1)
