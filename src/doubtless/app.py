@@ -35,7 +35,6 @@ from .errors import (
 )
 from .events import STORE_TASK, TERMINAL, Effect, Kind, TaskStatus, draft
 from .fold import Moves
-from .recorded import InTask
 from .runs import Runs
 from .secrets import Vault
 from .snapshots import Plan
@@ -44,6 +43,7 @@ from .steps import Step, Task, branch_of
 from .store import open_store
 from .store.base import Head, Problem, Store
 from .table import StepTable
+from .waiting import InTask
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .forking import Forked
     from .inbox import AnyAnswer, Authorize, Case, Inbox
     from .openings import Opening
+    from .sending import Received
     from .sessions import Session
     from .timeline import TaskView
     from .worker import Worker
@@ -788,6 +789,21 @@ class Doubtless(InTask):
         case = settle(self.reading, case_id, answer, by=by, why=why, shown=shown, authorize=self._authorize)
         self._runs.wake_workers()
         return case
+
+    def send_event(self, task_id: str, name: str, payload: Any = None, *, event_id: str | None = None) -> Received:
+        """Tell a task something from outside: what its ``app.wait_for(name)`` waits for, now or later. Durable at return.
+
+        Meaning: an event answers the first open wait of its name; where none is open it is kept, and the next wait of
+        that name takes it: in the order of the log, each once. The same `event_id` again changes nothing and returns
+        the same, also after the task has ended; without one each call is an event of its own.
+        Raises: Late (the wait has expired), EventRefused (the task has ended; the id is another event's; the payload
+        does not fit), UnknownTask; then nothing is written.
+        """
+        from .sending import receive
+
+        received = receive(self.reading, task_id, name, payload, self._randomness(16).hex() if event_id is None else event_id)
+        self._runs.wake_workers()
+        return received
 
     def freeze(self, step: str | Step[..., Any] | None = None, *, why: str, by: str = "") -> None:
         """Stop new attempts of a step's writes now (None: of all); look-backs, reads and deadlines go on. Durable."""

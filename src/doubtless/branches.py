@@ -49,7 +49,8 @@ def run_group(what: str, branches: Sequence[Branch], limit: int) -> Any:
     scopes = [Scope(run, f"{place}.{number}.") for number in range(1, len(branches) + 1)]
     if run.loop is not None:
         return _together(run, place, scopes, branches, limit)
-    return _in_threads(run, scopes, branches, limit)
+    with run.under_way(place, limit, len(branches)):
+        return _in_threads(run, scopes, branches, limit)
 
 
 def results(run: Pass, endings: Sequence[Ending | None]) -> list[Any]:
@@ -104,6 +105,7 @@ def _branch(run: Pass, scope: Scope, branch: Branch) -> Ending:
         return Ending(error=error)
     finally:
         current.reset(token)
+        run.branch_ended(scope.prefix.rsplit(".", 2)[0])
 
 
 # ---------------------------------------------------------------- asyncio
@@ -119,7 +121,8 @@ async def _together(run: Pass, place: str, scopes: Sequence[Scope], branches: Se
         loop.create_task(_abranch(run, scope, branch, slots)) for scope, branch in zip(scopes, branches, strict=True)
     ]  # fmt: skip
     if tasks:
-        await _all_ended(tasks)
+        with run.under_way(place, limit, len(tasks)):
+            await _all_ended(tasks)
     return results(run, [task.result() for task in tasks])
 
 
@@ -150,5 +153,6 @@ async def _abranch(run: Pass, scope: Scope, branch: Branch, slots: asyncio.Semap
     except BaseException as error:  # noqa: BLE001 - an asyncio.Task would let some through its event loop
         return Ending(error=error)
     finally:
+        run.branch_ended(scope.prefix.rsplit(".", 2)[0])
         if not callable(branch) and hasattr(branch, "close"):
             branch.close()  # of one that never began

@@ -78,13 +78,17 @@ class Invoke:
 
 
 class Wait:
-    """Ask the driver to wait until this time of the store's clock, or until the log moves."""
+    """Ask the driver to wait until this time of the store's clock, or until the log moves.
 
-    __slots__ = ("until", "why")
+    `beside`: for so many microseconds of real time: other branches of the pass go on, and it must not park before they wait.
+    """
 
-    def __init__(self, until: int, why: str) -> None:
+    __slots__ = ("beside", "until", "why")
+
+    def __init__(self, until: int, why: str, *, beside: bool = False) -> None:
         self.until = until
         self.why = why
+        self.beside = beside
 
 
 class Returned:

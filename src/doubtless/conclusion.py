@@ -19,6 +19,7 @@ from .keeping import keep_trying
 from .log import TaskLog
 from .outcomes import text_of
 from .passes import Ending, Park, Pass
+from .questions import dropped_rows, is_question, question_of
 from .snapshots import Plan
 
 
@@ -269,6 +270,10 @@ class Concluding:
                     and opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED)
                     and opened.kind != keep
                 ]
+                if drafts[-1].kind == Kind.TASK_ENDED:  # what has ended takes no answer any more
+                    for opened in self.log.cases.values():
+                        if is_question(opened.row):
+                            closing += dropped_rows(question_of(opened.row), now, self.log.epoch)
                 try:
                     keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=bool(self.zombies)))  # noqa: B023
                     break

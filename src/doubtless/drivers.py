@@ -107,6 +107,10 @@ def wait(run: Run, request: Wait) -> None:
     The wait is a length of time, over as soon as either clock says so: a wall clock that is set back does not stretch it.
     """
     run.check()
+    if request.beside:
+        run.stop.wait(request.until / 1e6)
+        run.log.refresh()
+        return
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
@@ -142,6 +146,12 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
 async def await_time(run: Run, request: Wait) -> None:
     """`wait` without blocking the event loop."""
     run.check()
+    if request.beside:
+        from asyncio import sleep
+
+        await sleep(request.until / 1e6)
+        run.log.refresh()
+        return
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store

@@ -121,6 +121,12 @@ class AnswerRefused(UsageError):
     code = "answer_refused"
 
 
+class EventRefused(UsageError):
+    """This event cannot be taken: its task has ended, its id was used with another payload, or it does not fit."""
+
+    code = "event_refused"
+
+
 # ---------------------------------------------------------------- conflict: somebody else won
 
 
@@ -158,6 +164,12 @@ class AlreadySettled(Conflict):
     """The case has its answer already; the message says by whom and when."""
 
     code = "already_settled"
+
+
+class Late(Conflict):
+    """The question had expired when this answer or event came: it was not taken, and nothing was written."""
+
+    code = "late"
 
 
 class CaseChanged(Conflict):
@@ -253,7 +265,36 @@ class StepFailed(DoubtlessError):
 
 
 def _rebuild_step_failed(kind: StepFailure, reason: str, detail: Any, step: str, path: str) -> StepFailed:
-    return StepFailed(kind, reason, detail, step=step, path=path)
+    return step_failed({"kind": kind, "code": reason, "detail": detail}, step=step, path=path)
+
+
+class Denied(StepFailed):
+    """A question of the task (`app.wait_for`) was denied; by whom, and why.
+
+    Shapes: a StepFailed of kind ``rejected`` with the reason ``denied``: uncaught, it fails the task for good.
+    """
+
+    code = "denied"
+
+    def __init__(self, name: str, *, by: str = "", why: str = "", path: str = "") -> None:
+        super().__init__("rejected", "denied", {"name": name, "by": by, "why": why}, step="$wait_for", path=path)
+        self.name, self.by, self.why = name, by, why
+        self.message = f"the question {name!r} at {path} was denied by {by}" + (f": {why}" if why else "")
+
+
+class Expired(StepFailed):
+    """Nobody has answered a question of the task (`app.wait_for`) by its deadline.
+
+    Shapes: a StepFailed of kind ``not_applied`` with the reason ``expired``: uncaught, it fails the task for good.
+    Units: `deadline` is microseconds of the store's clock.
+    """
+
+    code = "expired"
+
+    def __init__(self, name: str, *, deadline: int = 0, path: str = "") -> None:
+        super().__init__("not_applied", "expired", {"name": name, "deadline": deadline}, step="$wait_for", path=path)
+        self.name, self.deadline = name, deadline
+        self.message = f"nobody answered the question {name!r} at {path} by its deadline"
 
 
 class Refused(StepFailed):
@@ -315,6 +356,12 @@ def step_failed(error: Mapping[str, Any], *, step: str, path: str) -> StepFailed
     """What task code sees of a step that failed for good, from the `error` of the row that settled it."""
     if "holder" in error:
         return Refused(error.get("detail", ""), holder=error["holder"], step=step, path=path)
+    detail = error.get("detail", "")
+    if step == "$wait_for" and isinstance(detail, Mapping):
+        if error.get("code") == "denied":
+            return Denied(detail["name"], by=detail["by"], why=detail["why"], path=path)
+        if error.get("code") == "expired":
+            return Expired(detail["name"], deadline=detail["deadline"], path=path)
     return StepFailed(error.get("kind", "not_applied"), error.get("code", ""), error.get("detail", ""), step=step, path=path)
 
 

@@ -368,6 +368,8 @@ class StepRecord:
     def _case_opened(self, row: Event) -> None:
         kind = row.details["kind"]
         self.cases[case_id(row.task_id, row.event_seq)] = kind
+        if row.input_hash is not None:  # a question: the first row of its step
+            self.input_ref, self.input_hash = row.input_ref, row.input_hash
         if kind == CaseKind.DOUBT and not self.settled:
             self.status = StepStatus.NEEDS_HUMAN
             self.answer = None  # what the new case shows makes the answer before it void

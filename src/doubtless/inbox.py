@@ -11,12 +11,13 @@ from .calls import Runtime
 from .canonical import encode
 from .canonical_writer import CHUNK
 from .effects import StepDefinition
-from .errors import AlreadySettled, AnswerRefused, CaseChanged, KeyHeld, Moved, UnknownCase
+from .errors import AlreadySettled, AnswerRefused, CaseChanged, Conflict, KeyHeld, Moved, UnknownCase
 from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .holders import next_turn
 from .outcomes import unstorable
 from .outputs import store_output
+from .questions import EXPIRED, Question, closing_rows, denial, is_question, moment, question_of
 from .recording import key_data
 from .store.base import CaseRow
 
@@ -100,6 +101,12 @@ DOES: dict[type[Any], str] = {
 }
 """What each answer would do: shown with every case."""
 
+DOES_THERE: dict[type[Any], str] = {
+    Answer: "the task goes on with this value",
+    Deny: "the task sees Denied, with your name and why; what it does then is its own code's",
+}
+"""What an answer to a question of `app.wait_for` does."""
+
 
 class Case(NamedTuple):
     """A question to a person, with its evidence. Bound to `hash`: new evidence changes it.
@@ -152,6 +159,9 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     answers = {SPELLED[a]: DOES[a] for a in TAKES.get(row.kind, ())}
     if "fork" in evidence:
         answers = fork_question(runtime, opened, evidence)
+    elif is_question(opened):
+        evidence = question_evidence(runtime, question_of(opened))
+        answers = {SPELLED[a]: DOES_THERE[a] for a in TAKES[row.kind]}
     shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
     digest = canonical.content_hash(shown.encode()).hex()
     return Case(
@@ -230,6 +240,13 @@ def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event])
         "step": record.name, "effect": str(record.effect), "params": jsonable(params), "keys": [k.hex() for k in record.keys],
         "handles": record.handles, "attempts": attempts, "looks": [entry["look"] for entry in looks], "late": late,
     }  # fmt: skip
+
+
+def question_evidence(runtime: Runtime, question: Question) -> dict[str, Any]:
+    """What a person needs to answer a question: what it is about, what an answer looks like, until when."""
+    asked = canonical.decode(runtime.content.get(question.input_ref)) if question.input_ref is not None else {}
+    until = None if question.deadline is None else moment(question.deadline).isoformat()
+    return {"name": question.name, "about": jsonable(asked.get("about")), "schema": question.schema, "deadline": until}
 
 
 def read_ref(runtime: Runtime, ref: str | bytes | None) -> Any:
@@ -313,13 +330,15 @@ def settle(
         if row is None:
             raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox --store URL lists the open ones", case=case_id)
         if row.settled_seq is not None:
-            raise already_settled(row)
+            raise already_settled(row, store.rows_at(row.task_id, [row.settled_seq])[0], question_asked(runtime, row))
         last = store.last(row.task_id)
-        case = read_case(runtime, row)
+        case, question = read_case(runtime, row), question_asked(runtime, row)
+        if question is not None and question.is_over(store.now()):
+            raise question.late()
         check_answer(case, answer, by, shown, why)
         if authorize is not None and not authorize(by, case, answer):
             raise AnswerRefused(f"{by} may not answer case {case_id} with {SPELLED[type(answer)]}", case=case_id, by=by)
-        rows, blobs = answer_rows(runtime, case, answer, by, why)
+        rows, blobs = answer_rows(runtime, case, answer, by, why, question)
         try:
             store.add(row.task_id, rows, expect=last.event_seq if last else None, blobs=blobs)
             return case
@@ -327,13 +346,25 @@ def settle(
             continue  # look again: the same evidence gives the same hash
 
 
-def already_settled(row: CaseRow) -> AlreadySettled:
-    """Who was first, and when."""
+def question_asked(runtime: Runtime, row: CaseRow) -> Question | None:
+    """The question that a case is, if it is one."""
+    if row.kind != CaseKind.QUESTION:
+        return None
+    opened = runtime.store.rows_at(row.task_id, [row.event_seq])[0]
+    return question_of(opened) if is_question(opened) else None
+
+
+def already_settled(row: CaseRow, closed: Event, question: Question | None) -> Conflict:
+    """Who was first, and when; of a question that has expired: that the answer is late."""
     from datetime import UTC, datetime
 
+    answer = closed.details.get("answer", "")
+    if question is not None and answer == EXPIRED:
+        return question.late()
+    said = "" if answer == "settled" else f" with {answer}"
     when = datetime.fromtimestamp((row.settled_at or 0) / 1e6, UTC).isoformat(timespec="seconds")
     return AlreadySettled(
-        f"case {row.case_id} is already settled, by {row.settled_by} at {when}; your answer was not taken",
+        f"case {row.case_id} is already settled, by {row.settled_by} at {when}{said}; your answer was not taken",
         hint=f"doubtless show {row.task_id} --store URL",
         case=row.case_id,
         by=row.settled_by,
@@ -373,9 +404,13 @@ def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str, why: str = 
         )
 
 
-def answer_rows(runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: str) -> tuple[list[Event], list[Any]]:
+def answer_rows(
+    runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: str, question: Question | None = None
+) -> tuple[list[Event], list[Any]]:
     """The rows that an answer writes, in one transaction: the case's end, and what follows from it at once."""
     now = runtime.store.now()
+    if question is not None:
+        return question_rows(runtime, question, case, answer, by, why)
     record = fold_steps(runtime.store.rows(case.task_id)).get(case.path) if case.path is not None else None
     where: dict[str, Any] = {"path": case.path, "step_name": case.step, "step_seq": record.step_seq if record else None}
     data: dict[str, Any] = {
@@ -407,6 +442,23 @@ def answer_rows(runtime: Runtime, case: Case, answer: AnyAnswer, by: str, why: s
             pass
     closed = draft(case.task_id, Kind.CASE_SETTLED, now, data=data, output_ref=output_ref, error=error, **where)
     return [closed, *after], blobs
+
+
+def question_rows(
+    runtime: Runtime, question: Question, case: Case, answer: AnyAnswer, by: str, why: str
+) -> tuple[list[Event], list[Any]]:
+    """The rows of a person's answer to a question. Refused when it does not fit the question's schema."""
+    now, blobs = runtime.store.now(), list[Any]()
+    ended: dict[str, Any] = {"error": denial(question, by, why)}
+    if isinstance(answer, Answer):
+        text = runtime.vault.mask(encode(answer.value, where="the answer"))
+        fault = question.fault_of(canonical.decode(text))
+        if fault is not None:
+            raise AnswerRefused(f"this is no answer to {question.name!r}: {fault}; nothing was written", case=case.id)
+        ref, blob = runtime.content.put(text)
+        ended, blobs = {"output_ref": ref}, [] if blob is None else [blob]
+    rows = closing_rows(question, now, answer=SPELLED[type(answer)], by=by, why=why, shown=case.hash, wake=True, **ended)
+    return rows, blobs
 
 
 def settled_row(case: Case, where: dict[str, Any], now: Any, status: StepStatus, record: StepRecord | None, **more: Any) -> Event:

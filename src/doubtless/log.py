@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from .errors import Moved
 from .events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from .fold import StepRecord, fold_step
+from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Store
@@ -79,7 +80,7 @@ class TaskLog(TaskFold):
     def _take_whole(self, row: Event) -> None:
         """Take in a row of which `_outline` has seen the lean columns."""
         path = row.path
-        if row.kind in WHOLE:
+        if row.kind in WHOLE or (row.data is not None and row.kind == Kind.STEP_SETTLED):
             self.keep(row)
         if row.kind == Kind.TASK_CLAIMED:
             self.take_claim(row)
@@ -106,6 +107,8 @@ class TaskLog(TaskFold):
             elif kind == intend:
                 open_from[path] = (seq, digest)
             elif kind == settle:
+                if name == WAIT_FOR:  # it says which event it has taken
+                    whole = min(whole, seq)
                 known = open_from.pop(path, None)
                 if known is None or known[1] is None:
                     before = settled.get(path) if digest is None else None
@@ -213,6 +216,11 @@ class TaskLog(TaskFold):
             if rows:
                 self._advance(rows, row_hash(rows[-1]))
             return bool(rows)
+
+    def first_event(self, name: str) -> Event | None:
+        """The first event of this name that no wait has taken, in the order of the log."""
+        with self.lock:
+            return next((row for _, row in sorted(self.events.items()) if row.details["name"] == name), None)
 
     def next_step_seq(self) -> int:
         """The next step's number: increasing, never reused."""

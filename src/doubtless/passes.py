@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
@@ -20,6 +21,7 @@ from .keeping import keep_trying
 from .latenews import spill_late_news, store_late_news
 from .log import Settled, TaskLog
 from .outputs import replayed
+from .questions import is_question
 from .snapshots import Restored
 
 if TYPE_CHECKING:
@@ -130,6 +132,9 @@ class Pass:
         self.over = False
         self.hurried = False
         self.driving: set[str] = set()  # places in branches whose step is under way
+        self.waits: dict[str, Park] = {}  # places that wait, and for what the pass would park
+        self.waiters: set[asyncio.Task[Any]] = set()  # branches that only wait
+        self.groups: dict[str, list[int]] = {}  # parallel groups under way: how many at once, how many are left
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
         self.done = threading.Event()
@@ -154,7 +159,43 @@ class Pass:
     ) -> Parking:
         if self.parked is None:
             self.parked = Park(why, until, human, frozen, awaits=awaits)
+        elif until is not None:
+            self.wake_by(until)
         return Parking(why)
+
+    def wake_by(self, until: int) -> None:
+        """A pass that parks until later, or for a person, has something to do at this time, too."""
+        with self.lock:
+            parked = self.parked
+            if parked is not None and parked.diverged is None and (parked.human or parked.until is not None):
+                if parked.until is None or until < parked.until:
+                    self.parked = parked._replace(until=until)
+
+    def all_wait(self, path: str, park: Park) -> Park | None:
+        """Note that the branch at this place waits; for what the pass parks, once all that are under way wait."""
+        with self.lock:
+            self.waits[path] = park
+            going = 1 + sum(min(limit, left) - 1 for limit, left in self.groups.values() if left)
+            if self.driving or len(self.waits) < going:
+                return None
+            parks = list(self.waits.values())
+        until = min((one.until for one in parks if one.until is not None), default=None)
+        return park._replace(until=until, human=all(one.human for one in parks))
+
+    @contextmanager
+    def under_way(self, group: str, limit: int, branches: int) -> Iterator[None]:
+        """Count the branches of a parallel group that are under way."""
+        self.groups[group] = [limit, branches]
+        try:
+            yield
+        finally:
+            self.groups.pop(group, None)
+
+    def branch_ended(self, group: str) -> None:
+        """One branch less of this group is under way."""
+        with self.lock:
+            if group in self.groups:
+                self.groups[group][1] -= 1
 
     def broken(self, error: DoubtlessError) -> Parking:
         self.owner.trouble = error
@@ -284,7 +325,7 @@ class Pass:
         """Code that ends without having called every logged step is Diverged too."""
         # What was settled again behind a branch that had called it, and was cancelled, has been called.
         paths = [p for p in self.log.settled if p[0] != UNDO and (not self.reached(p) or p in self.undriven)]
-        paths += [p for p in self.log.open if p[0] != UNDO]
+        paths += [p for p, rows in self.log.open.items() if p[0] != UNDO and not (is_question(rows[0]) and self.reached(p))]
         if not paths:
             return None
         path = min(paths, key=place_order)

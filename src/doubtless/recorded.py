@@ -16,6 +16,7 @@ from .effects import StepDefinition
 from .errors import OutsideTask
 from .events import Effect
 from .passes import Scope, call_step
+from .questions import moment
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -66,13 +67,6 @@ def runtime_here() -> Runtime:
 # ---------------------------------------------------------------- now, uuid, random
 
 
-def moment(wall: int) -> datetime:
-    """A time of the store's clock (microseconds) as an aware datetime in UTC."""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(wall // 1_000_000, UTC).replace(microsecond=wall % 1_000_000)
-
-
 @cache
 def _now() -> StepDefinition:
     from datetime import datetime
@@ -92,8 +86,8 @@ def _random() -> StepDefinition:
     return own_step("$random", lambda: (int.from_bytes(runtime_here().randomness(7)) >> 3) / 2**53, returns=float)
 
 
-class InTask:
-    """What task code asks of the app instead of the machine: recorded, so that a replay sees the same.
+class Recorded:
+    """Time, ids and random numbers for task code, recorded.
 
     Meaning: the same in sync and async tasks, without `await`; one durable row each.
     """

@@ -205,6 +205,9 @@ ROW = Field(
 ROWS_BY_NAME = Field(_numbers, _rows, lambda stored: [seq for seqs in stored.values() for seq in seqs])
 """Lists of rows by path, or by another name."""
 
+ROWS_BY_PLACE = Field(lambda rows: sorted(rows), lambda stored, rows: {seq: rows[seq] for seq in stored}, lambda stored: stored)
+"""Rows by their place in the log."""
+
 PAIRS = Field(
     lambda pairs: [[one.event_seq, other.event_seq] for one, other in pairs],
     lambda stored, rows: [(rows[one], rows[other]) for one, other in stored],
@@ -222,6 +225,7 @@ FIELDS: dict[str, Field] = {
     "let_stand": ROW,
     "hold_row": ROW,
     "cancel": ROW,
+    "events": ROWS_BY_PLACE,
     "answered": PAIRS,
 }
 """What of `TaskFold` a snapshot holds: all of its fields (a test compares them), but for its place in the log."""

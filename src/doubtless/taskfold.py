@@ -35,7 +35,7 @@ class OpenCase(NamedTuple):
     row: Event
 
 
-WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED})
+WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED, Kind.EVENT_RECEIVED})
 """The kinds whose rows `TaskFold.keep` needs whole, wherever they stand in the log."""
 
 _FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
@@ -69,6 +69,7 @@ class TaskFold:
         self.let_stand: Event | None = None
         self.hold_row: Event | None = None
         self.cancel: Event | None = None
+        self.events: dict[int, Event] = {}  # received and not taken by a wait yet, by their place in the log
         self.answered: list[tuple[Event, Event]] = []  # settled questions of the task itself: opened, settled
 
     @property
@@ -91,7 +92,7 @@ class TaskFold:
 
     def take_row(self, row: Event) -> None:
         """Fold one row; its place is noted by the caller."""
-        if row.kind in WHOLE:
+        if row.kind in WHOLE or (row.data is not None and row.kind == Kind.STEP_SETTLED):
             self.keep(row)
         if row.path is not None:
             self.take_step(row, row.path)
@@ -107,6 +108,10 @@ class TaskFold:
         """Keep what people said, and which cases are open."""
         if row.kind == Kind.CANCEL_REQUESTED:
             self.cancel = row
+        elif row.kind == Kind.EVENT_RECEIVED:
+            self.events[row.event_seq] = row
+        elif row.kind == Kind.STEP_SETTLED:
+            self.events.pop(row.details.get("event", 0), None)  # a wait has taken it
         elif row.kind == Kind.CASE_OPENED:
             kind = row.details["kind"]
             self.cases[case_id(row.task_id, row.event_seq)] = OpenCase(kind, row.path, row)
@@ -138,7 +143,8 @@ class TaskFold:
         if path not in self.open and self.covered(path):
             self.reached_back = self.reached_back or changes_replay(row.kind, row.output_ref, row.error)
             return
-        if path not in self.open and row.kind not in _FIRST and self.forgets:
+        asks = row.kind == Kind.CASE_OPENED and row.input_hash is not None  # a question: the first row of its step
+        if path not in self.open and row.kind not in _FIRST and self.forgets and not asks:
             return  # late news of a step that is settled and forgotten
         self.open.setdefault(path, []).append(row)
         if row.kind == Kind.ATTEMPT_ENDED:

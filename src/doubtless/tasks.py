@@ -147,6 +147,8 @@ class TaskRun(Concluding):
             current.reset(token)
         except ValueError:
             pass  # its event loop is gone, and with it its context
+        for waiter in list(this.waiters):  # the code has ended without what these still wait for
+            waiter.cancel()
         ending = await self.branches_ended(this, ending)
         aside: list[Park] = []
         if self.left_in_doubt(this, ending, aside):

@@ -12,6 +12,7 @@ from .effects import PolicyChange
 from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
+from .questions import WAIT_FOR
 from .store.base import CaseRow, Head
 
 
@@ -145,7 +146,7 @@ def step_view(runtime: Runtime, record: StepRecord, rows: Sequence[Event]) -> St
     calls = len(called)
     taken = record.origin is not None
     if record.effect == Effect.READ and settled is not None and record.status == StepStatus.DONE and not taken:
-        calls += not any(a.number == settled.attempt for a in called)
+        calls += record.name != WAIT_FOR and not any(a.number == settled.attempt for a in called)
     output = content(runtime, record.output_ref) if record.output_ref is not None else None
     return StepView(
         record.path, record.step_seq, record.name, str(record.effect), record.status, calls, content(runtime, record.input_ref),
@@ -164,8 +165,18 @@ def settled_by(rows: Sequence[Event]) -> str:
     if "child" in of and rows[at].status == StepStatus.DONE:
         return f"its end, see {of['child']}"
     row, before = rows[at], [r for r in rows[:at] if r.kind != Kind.CASE_SETTLED]
-    if at and rows[at - 1].kind == Kind.CASE_SETTLED and rows[at - 1].details.get("answer") in ("happened", "abandon"):
-        return f"a person: {rows[at - 1].details['by']}"
+    closed = rows[at - 1].details if at and rows[at - 1].kind == Kind.CASE_SETTLED else {}
+    match closed.get("answer"):
+        case "happened" | "abandon":
+            return f"a person: {closed['by']}"
+        case "answer" | "deny" if row.step_name == WAIT_FOR:
+            return f"a person: {closed['by']}"
+        case "event":
+            return str(closed["by"])
+        case "expired":
+            return "its deadline"
+        case _ if row.step_name == WAIT_FOR and row.status == StepStatus.DONE:
+            return "an event that had come before"
     if row.status == StepStatus.DONE and before and before[-1].kind == Kind.LOOKED_BACK:
         return "the look-back found it"
     if row.status == StepStatus.DONE and any(r.kind == Kind.EVIDENCE_STORED for r in before):
@@ -220,6 +231,9 @@ def _tell(row: Event) -> str:
             return f"looked back: {data['answer']}{why}{counted}"
         case Kind.RETRY_ALLOWED:
             return f"retry allowed by {data.get('by')}"
+        case Kind.STEP_SETTLED if row.step_name == WAIT_FOR:
+            taken = f" with event {data['event']} of the log" if "event" in data else ""
+            return f"settled: {error.get('code') or row.status}{taken}"
         case Kind.STEP_SETTLED:
             of = ""
             if "from" in data:
@@ -230,7 +244,8 @@ def _tell(row: Event) -> str:
         case Kind.CASE_OPENED:
             return f"case {case_id(row.task_id, row.event_seq)} opened: {data.get('why', data['kind'])}"
         case Kind.CASE_SETTLED:
-            who = "closed" if data["answer"] == "settled" else f"answered {data['answer']}"
+            who = {"settled": "closed", "expired": "expired, recorded", "event": "answered"}.get(data["answer"])
+            who = who or f"answered {data['answer']}"
             why = f" ({data['why']})" if data.get("why") else ""
             return f"case {data['case_id']} {who} by {data['by']}{why}"
         case Kind.TASK_CLAIMED:

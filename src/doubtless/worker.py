@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 POLL = 0.2
 """Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier."""
 
+_LIVELY = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)
+"""What may be due: of tasks that need a person those that have something to do by themselves as well."""
+
 
 class Worker:
     """Runs the store's tasks in this process, `concurrency` at a time.
@@ -103,7 +106,7 @@ class Worker:
         self.app.pay_back()
         now = store.now()
         self._setback.look(store, now)
-        due = store.heads(status=(TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING), due=now.wall)
+        due = store.heads(status=_LIVELY, due=now.wall)
         for head in self._roots([*due, *self._setback.due(store, now)]):
             with self._lock:
                 if len(self._busy) >= self.concurrency or self._stop.is_set():
@@ -180,7 +183,7 @@ class Setback:
                 self._seen = Instant(expected, now.boot)
                 return
         self._seen = now
-        for head in store.heads(status=(TaskStatus.WAITING,)):
+        for head in store.heads(status=(TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)):
             before = max(expected, head.updated_at)  # what was written later than now was written before the clock was set
             if head.wake_at is not None and head.wake_at > now.wall and before - now.wall >= self.SLACK:
                 self._due.setdefault((head.task_id, head.wake_at), now.boot + max(0, head.wake_at - before))

@@ -48,3 +48,47 @@ def raised(call: Callable[..., Any], *args: Any, **kwargs: Any) -> BaseException
     except BaseException as error:
         return error
     return None
+
+
+def question(app: Doubtless, name: str | None = None) -> Any:
+    """The one open question (of this name)."""
+    cases = [case for case in app.inbox().cases if case.kind == "question" and name in (None, case.evidence["name"])]
+    assert len(cases) == 1, [case.why for case in app.inbox().cases]
+    return cases[0]
+
+
+def answer(app: Doubtless, given: Any, name: str | None = None, *, by: str = "anna", why: str = "looked") -> Any:
+    """Answer the one open question (of this name)."""
+    case = question(app, name)
+    return app.settle(case.id, given, by=by, why=why, shown=case.hash)
+
+
+def task_of(app: Doubtless, body: Callable[[], Any], *, asynchronous: bool, name: str = "task") -> Any:
+    """A task of this body, whose waits are written for an async task; in a sync one they are waited for in place."""
+    if asynchronous:
+
+        @app.task(name=name)
+        async def atask() -> Any:
+            return await body()
+
+        return atask
+
+    @app.task(name=name)
+    def task() -> Any:
+        return through(body())
+
+    return task
+
+
+def through(coroutine: Any) -> Any:
+    """Run a coroutine whose awaits are all of values that are there already (`got`)."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it awaits something that a sync task does not have")
+
+
+async def got(waited: Any) -> Any:
+    """What a wait gave, in a task of either kind: an awaitable in an async one, the value itself in a sync one."""
+    return await waited if hasattr(waited, "__await__") else waited

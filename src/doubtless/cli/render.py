@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..events import Effect, StepStatus, TaskStatus
+from ..questions import WAIT_FOR
 from .reporting import plain
 from .sheet import Sheet, call_text, cell_len, clock, short_json, shorten
 from .typed import moment, offset, typed
@@ -49,6 +50,8 @@ def step_look(step: StepView, view: TaskView) -> Look:
         case StepStatus.STARTED if step.child is not None:
             needs = any(of_child(case, step.child) for case in view.cases)
             return Look("!", "needs a person", "bold yellow") if needs else Look("…", "not ended", "yellow")
+        case StepStatus.STARTED if step.name == WAIT_FOR:
+            return Look("…", "waits", "yellow")
         case StepStatus.STARTED:
             return Look("…", "to be called again", "yellow")
         case _ if last is not None and last.outcome is None and view.owner_alive:

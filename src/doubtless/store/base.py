@@ -174,6 +174,9 @@ class Store(Protocol):
     def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
         """The rows in order, with the columns that replay needs; after a place with `after`."""
 
+    def rows_of(self, task_id: str, kinds: Sequence[str]) -> list[Event]:
+        """The task's rows of these kinds, in order."""
+
     def first(self, task_id: str) -> Event:
         """The task's first row, its TaskAccepted. Raises: UnknownTask."""
 
@@ -183,7 +186,8 @@ class Store(Protocol):
     def head(self, task_id: str) -> Head | None: ...
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time, or whose key moved."""
+        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of
+        needs_human: only those with one, which is not), or whose key moved."""
 
     def owner_alive(self, owner: str | None) -> bool:
         """True while the process that a head row names still holds its lock."""

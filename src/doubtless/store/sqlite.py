@@ -262,6 +262,11 @@ class SqliteStore:
         """The task's rows at these places, in order; a place without a row is left out."""
         return [upcast(row) for row in self._link.all(self._queries["rows_at"], (task_id, json.dumps(list(seqs))))]
 
+    def rows_of(self, task_id: str, kinds: Sequence[str]) -> list[Event]:
+        """The task's rows of these kinds, in order."""
+        rows = self._link.all(self._queries["rows_of_kinds"], (task_id, json.dumps(list(kinds))))
+        return [upcast(row) for row in rows]
+
     def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
         """The rows in order, with the columns that replay needs; after a place with `after`."""
         rows = self._link.all(self._queries["outline"], (task_id, after))
@@ -285,7 +290,8 @@ class SqliteStore:
         return None if row is None else Head._make(row)
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time."""
+        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of needs_human: only
+        those with one, which is not)."""
         args: tuple[object, ...] = (due, -1 if limit is None else limit)
         if status:
             rows = self._link.all(self._queries["heads_of"], (*args, json.dumps(list(status))))

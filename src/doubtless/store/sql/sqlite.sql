@@ -224,6 +224,14 @@ WHERE task_id = ?1
   AND event_seq > ?2
 ORDER BY event_seq
 
+-- name: rows_of_kinds
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND kind IN (SELECT value FROM json_each(?2))
+ORDER BY event_seq
+
 -- name: rows_of_step
 -- One read: a consistent prefix of the log.
 SELECT {{columns}}
@@ -287,7 +295,7 @@ SELECT {{head}}
 FROM tasks
 WHERE (
     ?1 IS NULL
-    OR wake_at IS NULL
+    OR (wake_at IS NULL AND status <> 'needs_human')
     OR wake_at <= ?1
     OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
   )
@@ -301,7 +309,7 @@ FROM tasks
 WHERE status IN (SELECT value FROM json_each(?3))
   AND (
     ?1 IS NULL
-    OR wake_at IS NULL
+    OR (wake_at IS NULL AND status <> 'needs_human')
     OR wake_at <= ?1
     OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
   )
