@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from http.client import RemoteDisconnected
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
@@ -15,6 +17,7 @@ from examples.reconciliation.outside import environment
 from examples.refund import client, run
 from examples.refund.agent import refunder
 from examples.refund.app import Refunds, build
+from examples.refund.model import Said, chatting
 from examples.refund.outside import Till
 
 from doubtless import Finish, NeedsHuman, State, StepCall, TaskFailed, TaskWaiting, Turn
@@ -177,6 +180,37 @@ def test_a_model_is_never_shown_the_key_and_a_call_that_sets_one_is_refused(till
     refunds.app.run(refunder(refunds, cheeky), "r-1", goal="refund me")
     assert told == [["refused"]]
     assert till.requests("POST /refunds") == 0
+
+
+def test_a_chat_model_is_told_what_became_of_its_calls_and_is_asked_again_when_it_answers_no_json(
+    till: Till, refunds: Refunds
+) -> None:
+    def wants(name: str, **arguments: object) -> Said:
+        return {"text": f"now {name}", "tool_calls": [{"id": f"toolu_{name}", "name": name, "arguments": json.dumps(arguments)}]}
+
+    broken: Said = {"text": "hm", "tool_calls": [{"id": "t", "name": "refund_line", "arguments": '{"order_id": '}]}
+    answers = [
+        wants("find_order", order_id="SO-1"),
+        broken,
+        wants("refund_line", order_id="SO-1", line=2, amount=1201),
+        {"text": "Nothing was refunded.", "tool_calls": []},
+    ]
+    heard: list[list[dict[str, Any]]] = []
+
+    def complete(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Said:
+        assert [tool["name"] for tool in tools] == ["find_order", "refund_line", "notify_customer"]
+        heard.append(messages)
+        return answers[len(heard) - 1]
+
+    output = refunds.app.run(refunder(refunds, chatting(complete)), "r-1", goal="refund line 2 of SO-1")
+    assert output == "Nothing was refunded."
+    assert [len(messages) for messages in heard] == [2, 4, 4, 6]
+    assert heard[1] == heard[2], "what was no answer left no trace in the conversation"
+    *_, asked, result = heard[-1]
+    assert asked["content"] == "now refund_line"
+    assert asked["tool_calls"][0]["id"] == result["tool_call_id"] == "toolu_refund_line"
+    assert json.loads(result["content"])["status"] == "not_applied"
+    assert (till.effects("refund"), till.requests("POST /refunds")) == (0, 1)
 
 
 # ---------------------------------------------------------------- the gateway
