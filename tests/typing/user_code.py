@@ -100,3 +100,24 @@ async def amain() -> None:
     assert_type(await app.arun(pay_all, "pay-1", orders=["a"]), int)
     assert_type(await app.arun(reconcile, "recon-1", day="2026-11-28"), list[Sheet])
     assert_type(await app.arun(pay_all, task_id="pay-1", wait=False, orders=["a"]), int)
+
+
+@app.task
+def side_by_side(day: str) -> int:
+    sheets = app.map(lambda d: create_adjustment(difference=d, requested_at="now"), match_orders(day=day), concurrency=2)
+    assert_type(sheets, list[Sheet])
+    children = app.parallel(lambda: reconcile(day=day), lambda: reconcile(day=day))
+    assert_type(children, list[list[Sheet]])
+    reconcile(days=day)  # type: ignore[call-arg]
+    return len(sheets)
+
+
+@app.task
+async def aside(day: str) -> int:
+    receipts = await app.parallel(lambda: pay(order="o1", amount=1), lambda: pay(order="o2", amount=2))
+    assert_type(receipts, list[Receipt])
+    paid = await pay_all(orders=[day])
+    assert_type(paid, int)
+    sheets = await reconcile.acall(day=day)
+    assert_type(sheets, list[Sheet])
+    return paid
