@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from .effects import StepDefinition
@@ -52,10 +52,12 @@ def terms_of(accepted: Event) -> Terms | None:
 class Standing(NamedTuple):
     """An effect that stands, or may: made at `made` (task, path), met at `path` in the line of forks.
 
+    `within`: in which child of the fork it is met, ``"/3"``, ``""`` in the fork itself.
     `status`: ``done``; ``uncertain``, ``needs_human``: nobody knows yet; ``failed``: abandoned, it may stand.
     """
 
     made: tuple[str, str]
+    within: str
     path: str
     step: str
     effect: str
@@ -79,23 +81,39 @@ def may_stand(record: StepRecord) -> bool:
 
 
 def standing(store: Store, terms: Terms | None) -> list[Standing]:
-    """All that stands beyond the fork point now, in the original and in what that was forked from; oldest task last."""
+    """All that stands beyond the fork point now, in the original and in what that was forked from, children's effects too."""
     found: dict[tuple[str, str], Standing] = {}
     while terms is not None:
-        rows = store.rows(terms.task_id)
-        for record in fold_steps(rows).values():
-            if record.step_seq < terms.at or record.path.startswith("~"):
-                continue
-            made = record.origin or (terms.task_id, record.path)
-            maker = record if record.origin is None else fold_step(store.rows(made[0], path=made[1]), made[1], None)
-            if maker is None or not may_stand(maker) or made in found:
-                continue
-            found[made] = Standing(
-                made, record.path, maker.name, str(maker.effect), maker.status, maker.input_hash, maker.input_ref,
+        for one in effects_of(store, terms.task_id, terms.at):
+            found.setdefault(one.made, one)
+        terms = terms_of(store.first(terms.task_id))
+    return list(found.values())
+
+
+def effects_of(store: Store, task_id: str, at: int, within: str = "") -> Iterator[Standing]:
+    """What stands of a task from this step on, and of the child tasks that it has called there."""
+    rows = store.rows(task_id)
+    children = {row.path: row.details["child"] for row in rows if _starts_child(row)}
+    for record in fold_steps(rows).values():
+        if record.path.startswith("~") or (record.step_seq < at and record.settled):
+            continue
+        made = record.origin or (task_id, record.path)
+        maker = record if record.origin is None else fold_step(store.rows(made[0], path=made[1]), made[1], None)
+        if record.effect == Effect.READ:
+            child = children.get(record.path)
+            if child is None and record.origin is not None:
+                child = next((row.details["child"] for row in store.rows(made[0], path=made[1]) if _starts_child(row)), None)
+            if child is not None:
+                yield from effects_of(store, child, 1, f"{within}/{record.path}")
+        elif maker is not None and may_stand(maker):
+            yield Standing(
+                made, within, record.path, maker.name, str(maker.effect), maker.status, maker.input_hash, maker.input_ref,
                 maker.output_ref,
             )  # fmt: skip
-        terms = terms_of(rows[0])
-    return list(found.values())
+
+
+def _starts_child(row: Event) -> bool:
+    return row.path is not None and row.effect_class == Effect.READ and row.data is not None and "child" in row.details
 
 
 class ForkRun(Protocol):
@@ -111,32 +129,69 @@ class ForkRun(Protocol):
 
 
 class Fork:
-    """The fork that a run is of: its terms, and which effects it has accounted for already."""
+    """The fork that a run is of, or belongs to as a child: its terms, and which effects it has accounted for already.
 
-    def __init__(self, terms: Terms) -> None:
+    `root` is the fork's own id; `within` what follows it in the id of this run's task: ``""``, or ``"/3"`` for a child.
+    """
+
+    def __init__(self, terms: Terms, root: str, within: str) -> None:
         self.terms = terms
+        self.root = root
+        self.within = within
         self._lock = threading.Lock()
-        self._decided: set[tuple[str, str]] | None = None
+        self._own: Accounted | None = None
 
-    def open_effects(self, run: ForkRun) -> list[Standing]:
-        """What stands and is not accounted for: nothing in the fork's own log stands at its place under its name."""
+    def open_effects(self, store: Store) -> list[Standing]:
+        """What stands and is not accounted for: the fork has not decided about the same step at its place, nor taken it over."""
+        effects = standing(store, self.terms)
         with self._lock:
-            if self._decided is None:
-                rows = run.runtime.store.outline(run.task_id)
-                self._decided = {(row[2], row[3] or "") for row in rows if row[2] is not None}
-            return [one for one in standing(run.runtime.store, self.terms) if (one.path, one.step) not in self._decided]
+            if self._own is None and effects:
+                self._own = accounted(store, self.root + self.within)
+            logs = {one.within: self._own for one in effects if one.within == self.within}
+            for within in {one.within for one in effects} - logs.keys():
+                logs[within] = accounted(store, self.root + within)
+            taken = {made for log in logs.values() if log is not None for made in log.taken}
+            return [
+                one
+                for one in effects
+                if one.made not in taken and (one.path, one.step) not in (logs[one.within] or NOTHING).decided
+            ]
 
-    def decided(self, path: str, step: str) -> None:
+    def decided(self, path: str, step: str, taken: Standing | None = None) -> None:
         """This write of the fork is decided about."""
         with self._lock:
-            if self._decided is not None:
-                self._decided.add((path, step))
+            if self._own is not None:
+                self._own.decided.add((path, step))
+                if taken is not None:
+                    self._own.taken.add(taken.made)
 
 
-def fork_of(accepted: Event) -> Fork | None:
-    """The fork that a task of this first row is; None for a task that is none."""
-    terms = terms_of(accepted)
-    return None if terms is None else Fork(terms)
+class Accounted(NamedTuple):
+    """What a fork's log says of the original's effects: the places and steps decided about, the effects taken over."""
+
+    decided: set[tuple[str, str]]
+    taken: set[tuple[str, str]]
+
+
+NOTHING: Final = Accounted(set(), set())
+
+
+def accounted(store: Store, task_id: str) -> Accounted:
+    """What the log of a fork, or of a child of it, has accounted for."""
+    found = Accounted(set(), set())
+    for row in store.rows(task_id):
+        if row.path is not None:
+            found.decided.add((row.path, row.step_name or ""))
+            if row.kind == Kind.STEP_SETTLED and row.data is not None and "from" in (data := row.details):
+                found.taken.add((data["from"], data["path"]))
+    return found
+
+
+def fork_of(store: Store, task_id: str, accepted: Event) -> Fork | None:
+    """The fork that a task is, or belongs to as a child at any depth; None for a task that does not."""
+    root, _, rest = task_id.partition("/")
+    terms = terms_of(accepted if not rest else store.first(root))
+    return None if terms is None else Fork(terms, root, f"/{rest}" if rest else "")
 
 
 def before_write(run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input) -> Settled | None:
@@ -158,20 +213,20 @@ def before_write(run: ForkRun, fork: Fork, definition: StepDefinition, path: str
 def _decide(run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input) -> Settled | None:
     name, effect = definition.name, str(definition.effect)
     policy, answer = _policy(run, fork, path, name, effect, given)
-    effects = [] if policy == "run" or answer == "run" else fork.open_effects(run)
+    effects = [] if policy == "run" or answer == "run" else fork.open_effects(run.runtime.store)
     if not effects and answer != "deny":
         _close_questions(run, path)
         fork.decided(path, name)
         return None
     alike = [one for one in effects if one.step == name and one.input_hash == given.digest and one.status == StepStatus.DONE]
-    here = next((one for one in alike if one.path == path), None)
+    here = next((one for one in alike if (one.within, one.path) == (fork.within, path)), None)
     if answer == "deny":
         settled = _settle(run, definition, path, given, StepStatus.NOT_APPLIED, error=_denied(run, path))
     elif policy == "reuse" and here is not None:
         settled = _settle(run, definition, path, given, StepStatus.DONE, taken=here)
     elif answer == "reuse" and (chosen := here or (alike[0] if len(alike) == 1 else None)) is not None:
         settled = _settle(run, definition, path, given, StepStatus.DONE, taken=chosen)
-        fork.decided(chosen.path, name)
+        fork.decided(path, name, chosen)
     else:
         raise _ask(run, fork, definition, path, given, effects, reusable=here is not None or len(alike) == 1)
     fork.decided(path, name)
@@ -279,8 +334,3 @@ def _close_questions(run: ForkRun, path: str) -> None:
     rows = _closing(run, path) if run.log.cases else []
     if rows:
         run.log.append(*rows)
-
-
-def names(effects: Iterable[Standing]) -> str:
-    """Effects in words: ``pay at 3 of recon-1``."""
-    return ", ".join(f"{one.step} at {one.made[1]} of {one.made[0]} ({one.status})" for one in effects)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .beyond import POLICIES, Standing, Terms, WritePolicy, standing, terms_of
+from .beyond import POLICIES, Standing, Terms, WritePolicy, effects_of, standing, terms_of
 from .calls import Runtime
 from .errors import InputDiffers, TaskBusy, UsageError
 from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft
@@ -107,6 +107,11 @@ def _before(runtime: Runtime, head: Head, rows: Sequence[Event], at: int) -> lis
         if record.step_seq > at or record.path.startswith("~") or record.name in ASKED_ANEW:
             continue
         fault = _fault(record, at, undone=f"~{record.path}" in records, asked=record.path in asked)
+        if not fault and not record.settled and any(
+            one.status not in (StepStatus.DONE, StepStatus.FAILED)
+            for one in effects_of(runtime.store, f"{task_id}/{record.path}", 1)
+        ):
+            fault = "is a child task with a write in doubt"
         if fault:
             raise UsageError(
                 f"task {task_id} cannot be forked at {at}: step {record.step_seq}, {record.name} at {record.path}, {fault}; "

@@ -133,7 +133,7 @@ class Runs:
         accepted = runtime.store.first(log.task_id)
         params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
         run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
-        run.fork = fork_of(accepted)
+        run.fork = fork_of(runtime.store, log.task_id, accepted)
         return run
 
     def opening(self, runtime: Runtime, claim: Claim, limit: int | None) -> TaskRun:
