@@ -17,6 +17,7 @@ from doubtless.testing import FakeClock
 class Steps:
     """The steps of one release, for its task's code."""
 
+    app: Doubtless
     read: Any
     pay: Any
     put: Any
@@ -40,6 +41,7 @@ class Ground:
         app = Doubtless(self.url, clock=self.clock, namespace="forks", **options)
         self.apps.append(app)
         have = Steps()
+        have.app = app
 
         def do(name: str, what: Any, key: str) -> dict[str, Any]:
             self.effects.append((name, what, key))
