@@ -1,9 +1,10 @@
 """A starlette service around durable tasks: a request starts one and gets 202; a worker runs it; people answer cases.
 
-    POST /reconciliations   {"id", "day", "statement", "orders"} → 202; the same again → the same task; other input → 409
-    GET  /tasks/{id}        how a task stands: its steps, its open cases
-    GET  /cases             what waits for a person
-    POST /cases/{id}        {"answer", "why", "shown", …} → 200; settled by somebody else, or changed since → 409
+    POST /reconciliations     {"id", "day", "statement", "orders"} → 202; the same again → the same task; other input → 409
+    GET  /tasks/{id}          how a task stands: its steps, its open cases
+    POST /tasks/{id}/events   {"name", "event_id", "payload"} → 202; the same event_id again → the same event
+    GET  /cases               what waits for a person
+    POST /cases/{id}          {"answer", "why", "shown", …} → 200; settled by somebody else, or changed since → 409
 
 Every answer is durable before it is given: 202 means that the task will be run, also if this process dies now.
 """
@@ -15,7 +16,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -39,6 +40,7 @@ from doubtless import (
     Noted,
     Retry,
     StoreError,
+    Task,
     UnknownCase,
     UnknownTask,
 )
@@ -66,6 +68,7 @@ def create(store_url: str | None = None, server_url: str | None = None, files: P
     service = Service(recon, files or Path(os.environ.get("SERVICE_FILES", ".")))
     routes = [
         Route("/reconciliations", service.start, methods=["POST"]),
+        Route("/tasks/{id:path}/events", service.event, methods=["POST"]),
         Route("/tasks/{id:path}", service.show),
         Route("/cases", service.inbox),
         Route("/cases/{id:path}", service.settle, methods=["POST"]),
@@ -79,6 +82,7 @@ class Service:
     def __init__(self, recon: Recon, files: Path) -> None:
         self._recon = recon
         self._files = files.resolve()
+        self._when_released = declare_when_released(recon)
 
     @asynccontextmanager
     async def lifespan(self, service: Starlette) -> AsyncIterator[None]:
@@ -97,8 +101,16 @@ class Service:
         body = await json_object(request)
         task_id, start = text(body, "id"), self._recon.app.start
         params = {"day": text(body, "day")} | {name: self._file(text(body, name)) for name in ("statement", "orders")}
-        await run_in_threadpool(lambda: start(self._recon.reconcile, task_id, **params))
+        task = self._when_released if body.get("when") == "released" else self._recon.reconcile
+        await run_in_threadpool(lambda: start(task, task_id, **params))
         return JSONResponse({"id": task_id}, 202, headers={"Location": f"/tasks/{task_id}"})
+
+    async def event(self, request: Request) -> JSONResponse:
+        """A webhook's target: its deliveries come late, early and twice, and `event_id` is what makes one of them one event."""
+        body, send = await json_object(request), self._recon.app.send_event
+        task_id, name, event_id = request.path_params["id"], text(body, "name"), text(body, "event_id")
+        taken = await run_in_threadpool(lambda: send(task_id, name, body.get("payload"), event_id=event_id))
+        return JSONResponse({"task": taken.task_id, "name": taken.name, "event_id": taken.event_id}, 202)
 
     def show(self, request: Request) -> JSONResponse:
         return JSONResponse(task_json(self._recon.app.show(request.path_params["id"])))
@@ -118,6 +130,23 @@ class Service:
         if Path(name).name != name or not path.is_file():
             raise HTTPException(422, f"there is no file {name}")
         return str(path)
+
+
+class Release(TypedDict):
+    """What the bank sends when a statement is final."""
+
+    statement: str
+
+
+def declare_when_released(recon: Recon) -> Task[..., dict[str, Any]]:
+    """A task of the service's own: it waits, durably, for the bank's word, or a person's; then it reconciles."""
+
+    @recon.app.task
+    def reconcile_when_released(day: str, statement: str, orders: str) -> dict[str, Any]:
+        recon.app.wait_for("released", schema=Release, deadline="P2D", about={"day": day})
+        return recon.reconcile(day=day, statement=statement, orders=orders)
+
+    return reconcile_when_released
 
 
 def principal(request: Request) -> str:

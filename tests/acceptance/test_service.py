@@ -178,6 +178,28 @@ def test_a_case_is_answered_once_by_somebody_who_saw_it_as_it_is(service: Servic
     assert f"case {case['id']} waits for a person" in service.said.read_text()
 
 
+def test_a_webhook_that_is_delivered_twice_and_to_two_processes_is_one_event(service: Service, office: Outside) -> None:
+    service.start(when="released")
+    [case] = service.task(lambda task: task["cases"])["cases"]
+    assert (case["kind"], case["evidence"]["about"]) == ("question", {"day": str(generate.DAY)})
+    delivery = {"name": "released", "event_id": "bank-77", "payload": {"statement": "S-9"}}
+    assert service.http.post("/tasks/recon-1/events", json=delivery | {"payload": 5}).status_code == 422
+    service.kill()  # nobody waits in memory: the wait is in the log
+    service.up()
+    first = service.http.post("/tasks/recon-1/events", json=delivery)
+    service.kill()
+    service.up()
+    again = service.http.post("/tasks/recon-1/events", json=delivery)
+    assert first.status_code == again.status_code == 202
+    assert first.json() == again.json() == {"task": "recon-1", "name": "released", "event_id": "bank-77"}
+    shown = service.task(done)
+    assert len(shown["output"]["sheets"]) == 12
+    assert one_of_each(office)
+    other = service.http.post("/tasks/recon-1/events", json=delivery | {"event_id": "bank-78"})
+    assert (other.status_code, other.json()["error"]) == (422, "event_refused")
+    assert service.http.post("/tasks/nobody/events", json=delivery).status_code == 404
+
+
 def test_what_makes_no_sense_is_refused_and_starts_nothing(service: Service, office: Outside) -> None:
     post = service.http.post
     assert post("/reconciliations", content=b"{").status_code == 400
