@@ -15,7 +15,7 @@ from .durations import MINUTE, SECOND
 from .effects import StepDefinition
 from .errors import Moved
 from .events import Instant, Kind, StepStatus, draft, dump, elapsed_least
-from .fold import StepRecord, fold_steps
+from .fold import StepRecord, fold_step
 from .store.base import KeyRow
 
 POLL = SECOND // 20
@@ -95,8 +95,10 @@ def find(runtime: Runtime, key: KeyRow) -> Holder:
     """The holder of a key, from the log of its task."""
     head = runtime.store.head(key.task_id)
     at_work = head is not None and runtime.store.owner_alive(head.owner)
-    records = fold_steps(runtime.store.rows(key.task_id))
-    return Holder(key, at_work, records.get(key.path), records.get("~" + key.path))
+    record, undoing = (
+        fold_step(runtime.store.rows(key.task_id, path=path), path, None) for path in (key.path, "~" + key.path)
+    )
+    return Holder(key, at_work, record, undoing)
 
 
 # ---------------------------------------------------------------- waiting for it
