@@ -15,6 +15,10 @@ from .snapshots import Held, Plan, Restored, copied, read, snapshot_of
 from .store.base import Store
 from .taskfold import TaskFold
 
+SHARE = 8
+"""A fold that grows with its task is written again when an eighth of it is new, if that is more than every N steps: all
+snapshots together then cost what the log costs, not its square."""
+
 
 class Snapshotting:
     """Makes and finds a task's snapshots. Its caller (`log.TaskLog`) holds the log's lock.
@@ -73,7 +77,8 @@ class Snapshotting:
         if last == Kind.TASK_ENDED:
             self.drop()
         elif self.settled >= self.plan.every and self.plan.state is None and not held:
-            self.make()
+            if self.settled >= len(self.fold.settled) // SHARE:
+                self.make()
 
     def drop(self) -> None:
         """Delete the task's snapshots: it has ended, and nothing is left to resume."""

@@ -76,9 +76,11 @@ class Ground:
 
         return app
 
-    def stateful(self, *, every: int = 4, version: str = STATE, turns: int = 20) -> Doubtless:
+    def stateful(
+        self, *, every: int = 4, version: str = STATE, turns: int = 20, hooks: Callable[[str], None] | None = None
+    ) -> Doubtless:
         """An app whose task `converse` keeps a state of its own beside the log, as an agent does: a count and a sum."""
-        app = self.app(every=None)
+        app = self.app(every=None, hooks=hooks)
         look, pay = app.steps["look"], app.steps["pay"]
 
         @app.task
