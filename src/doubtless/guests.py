@@ -74,6 +74,7 @@ class Guests:
 
     def known(self, definition: StepDefinition, given: Input, call_id: str | None) -> GuestCall | None:
         """The call of this id, when this opening has it already. Raises Diverged, Refused."""
+        self.opening.log.refresh()  # what a person has settled, or stopped, meanwhile
         with self.lock:
             self._check()
             call = None if call_id is None else self._by_id.get(call_id)
@@ -221,7 +222,7 @@ class Guests:
         if record.settled:
             text = f"{call} was carried out; a person is asked for its result. Do not repeat it."
         elif asked is None:
-            text = f"Nothing new was sent: an earlier call, {call}, {UNSURE}; what depends on it has to wait."
+            text = f"Nothing new was sent: the earlier call {call} {UNSURE}; what depends on it has to wait."
         asks = (CaseKind.DOUBT, CaseKind.OUTPUT)
         case = next((c for c, opened in log.cases.items() if opened.path == record.path and opened.kind in asks), None)
         what = f"session {self.session}: {record.name} at {record.path}"

@@ -15,7 +15,7 @@ from .events import TERMINAL, Event, Instant, Kind, TaskStatus
 from .latenews import take_in
 from .log import TaskLog
 from .passes import Ending
-from .standing import SESSION
+from .standing import SESSION, is_idle
 from .steps import Task
 from .store.base import Claim, Head
 from .tasks import GOODBYE, TaskRun, wait_limit
@@ -254,6 +254,9 @@ class Runs:
                 hint=f"doubtless inbox {' '.join(cases[:1])}".strip(),
                 task=task_id,
             )
+        if is_idle(head):
+            hint = "nothing is in doubt; it goes on when its host opens it"
+            return TaskWaiting(f"session {task_id} waits: {why}", until=None, hint=hint, task=task_id)
         until = None if head.wake_at is None else Instant(head.wake_at, 0)
         return TaskWaiting(
             f"task {task_id} waits: {why}", until=until, hint=f"doubtless resume MODULE:APP {task_id}", task=task_id, cases=cases

@@ -13,6 +13,7 @@ from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
 from .questions import WAIT_FOR
+from .standing import SESSION, read_history
 from .store.base import CaseRow, Head
 
 
@@ -64,7 +65,8 @@ class TaskView(NamedTuple):
     """A task with its steps in order of first arrival, and its open cases. Times are microseconds.
 
     `stands`: of a task that ended failed, the effects that a person has let stand. `forked_from`: of a fork, the task and
-    the `step_seq` that it was forked at.
+    the `step_seq` that it was forked at. `unacknowledged`: of a session, the places of the writes whose results its host has
+    not acknowledged.
     """
 
     id: str
@@ -83,6 +85,7 @@ class TaskView(NamedTuple):
     cases: tuple[Case, ...]
     stands: tuple[dict[str, Any], ...] = ()
     forked_from: tuple[str, int] | None = None
+    unacknowledged: tuple[str, ...] = ()
 
 
 def view(runtime: Runtime, head: Head) -> TaskView:
@@ -116,6 +119,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         cases=tuple(read_case(runtime, case) for case in cases_of(runtime, head.task_id)),
         stands=tuple(ended.details.get("stands", ())) if ended else (),
         forked_from=(accepted.details["forked_from"], accepted.details["at"]) if "forked_from" in accepted.details else None,
+        unacknowledged=tuple(left.path for left in read_history(rows).left) if head.task_name == SESSION else (),
     )
 
 

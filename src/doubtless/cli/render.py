@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..events import Effect, StepStatus, TaskStatus
 from ..questions import WAIT_FOR
+from ..standing import SESSION
 from .reporting import plain
 from .sheet import Sheet, call_text, cell_len, clock, short_json, shorten
 from .typed import moment, offset, typed
@@ -92,6 +93,11 @@ def frozen_step(why: str | None) -> str | None:
     return None if found is None else found["step"] or "*"
 
 
+def task_name(name: str) -> str:
+    """A task's name as it is shown: a session has none of its own."""
+    return "session" if name == SESSION else plain(name)
+
+
 def next_commands(view: TaskView, *, store: str | None = None) -> list[str]:
     """What to type next, in this order; empty when nothing has to be done."""
     resume = typed("resume", "MODULE:APP", view.id)
@@ -99,6 +105,8 @@ def next_commands(view: TaskView, *, store: str | None = None) -> list[str]:
         return [typed("inbox", case.id, store=store) for case in view.cases]
     if view.owner is not None and view.owner_alive:
         return []
+    if view.name == SESSION and view.status == TaskStatus.WAITING and view.wake_at is None and frozen_step(view.why) is None:
+        return []  # its host opens it again
     frozen = frozen_step(view.why) if view.status == TaskStatus.WAITING else None
     if frozen is not None:
         return [typed("thaw", None if frozen == "*" else frozen, store=store), resume]
@@ -126,6 +134,10 @@ def timeline(
         step_lines(sheet, view, day, every)
         sheet.line()
         sheet.line(total(view), "dim")
+    if view.unacknowledged:
+        names = {step.path: step.name for step in view.steps}
+        said = ", ".join(f"{plain(names[place])} at {place}" for place in view.unacknowledged)
+        sheet.line(f"not acknowledged by its host yet: {said}", lead="  … ", lead_style="yellow")
     for effect in view.stands:
         sheet.line(stands(effect), lead="  ! ", lead_style="bold yellow")
     for case in view.cases:
@@ -142,7 +154,7 @@ def timeline(
 def header(sheet: Sheet, view: TaskView, day: object, path: str | None) -> None:
     """Which task it is, how it stands and why, when it ran, with what and to what end."""
     look = task_look(view.status, view.why, wake_at=view.wake_at, owner=view.owner, alive=view.owner_alive, day=day)
-    sheet.title((plain(view.id), "bold"), f"  {plain(view.name)}  ", (f"{look.mark} {look.words}", look.style))
+    sheet.title((plain(view.id), "bold"), f"  {task_name(view.name)}  ", (f"{look.mark} {look.words}", look.style))
     began, ended = moment(view.created_at), moment(view.updated_at)
     until = f"{ended:%H:%M:%S}" if began.date() == ended.date() else f"{ended:%Y-%m-%d %H:%M:%S}"
     sheet.line(f"{began:%Y-%m-%d %H:%M:%S} to {until} {offset(ended)}", lead="  time    ", lead_style="dim")
@@ -308,7 +320,7 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool], *, path: str) ->
     sheet = Sheet()
     newest = moment(max(head.updated_at for head in heads))
     ids = min(max(cell_len(plain(head.task_id)) for head in heads), 48)
-    names = max(cell_len(plain(head.task_name)) for head in heads)
+    names = max(cell_len(task_name(head.task_name)) for head in heads)
     sheet.command(path, "")
     sheet.line(f"last event, {newest:%Y-%m-%d} {offset(newest)}", "dim")
     for head in heads:
@@ -316,7 +328,7 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool], *, path: str) ->
         look = task_look(head.status, head.why, wake_at=head.wake_at, owner=head.owner, alive=alive_now, day=newest.date())
         told = "" if head.status == TaskStatus.DONE else without_command(head.why or "").removeprefix(f"{look.words}: ")
         task_id = plain(head.task_id)  # whole, however long: it is there to be typed
-        name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((head.task_name,), (names,))}"
+        name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((task_name(head.task_name),), (names,))}"
         lead = f"{clock(head.updated_at, newest.date())}  {look.mark} {name}"
         sheet.line(look.words + (f": {told}" if told else ""), look.style, lead=lead)
     return sheet.text()
