@@ -21,7 +21,7 @@ from .passes import Ending, Park
 from .recording import closing_rows
 from .standing import BETWEEN, SESSION, UNREAD, acknowledged_row, given_up_row, is_idle, without_effect
 from .tasks import TaskRun
-from .visits import Turns, Visit
+from .visits import Turns, Visit, interrupt
 
 
 def _nobodys() -> None:
@@ -79,6 +79,13 @@ class Opening(TaskRun):
             for visit in self.visits:
                 visit.park(why)
                 visit.stop.set()
+
+    def cut(self, error: BaseException) -> None:
+        """Wait for no call any more: what is in flight is in doubt, and what comes of it late news."""
+        with self._visiting:
+            visits = list(self.visits)
+        for visit in visits:
+            interrupt(self, visit, error)
 
     def doubts_open(self) -> list[StepRecord]:
         """The steps that are in doubt, or of which late news has come, in the order of first arrival."""

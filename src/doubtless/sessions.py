@@ -16,6 +16,7 @@ from .outcomes import unstorable
 from .outputs import replayed
 from .passes import Ending
 from .steps import Step
+from .tasks import PULSE
 from .visits import Unfinished, avisit_step, visit_step
 
 if TYPE_CHECKING:
@@ -72,9 +73,12 @@ class Session:
         answered = self._close(opening, guests)
         try:
             for pending in opening.turns.pending():
-                pending.result()
-        except BaseException:
+                _wait(pending)
+        except BaseException as interruption:
             answered = None  # interrupted while it was left: not normally
+            opening.cut(interruption)
+            for pending in opening.turns.pending():
+                _wait(pending)
             raise
         finally:
             self._leave(opening, guests, answered if error is None else None)
@@ -84,14 +88,17 @@ class Session:
             return
         opening, guests = self._parts()
         answered = self._close(opening, guests)
-        try:
-            for pending in opening.turns.pending():
-                await _ended(pending)
-        except BaseException:
-            answered = None
-            raise
-        finally:
-            self._leave(opening, guests, answered if error is None else None)
+        interruption: BaseException | None = None
+        while pending := opening.turns.pending():
+            try:
+                await _ended(pending[0])
+            except BaseException as cancelled:  # they end by themselves, at their timeouts at the latest  # noqa: BLE001
+                interruption = cancelled
+                if isinstance(cancelled, GeneratorExit):
+                    break
+        self._leave(opening, guests, answered if error is None and interruption is None else None)
+        if interruption is not None:
+            raise interruption
 
     def _claim(self) -> tuple[Opening, Guests]:
         """Become the session's owner; a new one is recorded first."""
@@ -188,7 +195,7 @@ class Session:
             busy = opening.turns.take(call.path)
             if busy is None:
                 break
-            busy.result()
+            _wait(busy)
         try:
             recorded = guests.recorded(call)
             if recorded is not None:
@@ -293,7 +300,7 @@ class Session:
             busy = opening.turns.take(record.path)
             if busy is not None:
                 if guests.left_in_doubt(record.path):
-                    busy.result()
+                    _wait(busy)
                 continue
             try:
                 visit_step(opening, opening.runtime.find(record.name), record.path, None, record.name)
@@ -315,6 +322,16 @@ class Session:
                 pass
             finally:
                 opening.turns.over(record.path)
+
+
+def _wait(pending: Future[None]) -> None:
+    """Wait until another's turn is over, and let Ctrl-C through."""
+    while True:
+        try:
+            pending.result(PULSE)
+            return
+        except TimeoutError:
+            continue
 
 
 async def _ended(pending: Future[None]) -> None:

@@ -118,13 +118,15 @@ def _supervised(opening: Opening, visit: Visit, work: Callable[[], Any]) -> Endi
                 return None
     except BaseException as caught:  # Ctrl-C, a signal's exception: rule 7; or the store failed  # noqa: BLE001
         error = what_interrupted(caught)
-        _interrupt(opening, visit, error, thread)
+        interrupt(opening, visit, error)
+        if thread.ident is not None:
+            opening.say_goodbye(visit)
         raise error from None
     assert visit.ending is not None
     return visit.ending
 
 
-def _interrupt(opening: Opening, visit: Visit, error: BaseException, thread: threading.Thread) -> None:
+def interrupt(opening: Opening, visit: Visit, error: BaseException) -> None:
     """Somebody broke into the wait for a call: what it has in flight is in doubt, and what comes of it late news."""
     with visit.lock:
         visit.park(f"interrupted: {type(error).__name__}")
@@ -134,8 +136,6 @@ def _interrupt(opening: Opening, visit: Visit, error: BaseException, thread: thr
             opening._abandon(visit, frame)
     for frame in frames:
         opening._record(frame, Outcome("unknown", type(error).__name__, "interrupted while the call ran", None))
-    if thread.ident is not None:
-        opening.say_goodbye(visit)
 
 
 async def avisit_step(opening: Opening, definition: StepDefinition | None, path: str, given: Input | None, name: str = "") -> Any:

@@ -20,6 +20,7 @@ from doubtless import (
     Refused,
     StepFailed,
     StoreUnavailable,
+    TaskBusy,
     TaskFrozen,
     TaskWaiting,
     injected,
@@ -205,6 +206,35 @@ def test_ctrl_c_in_a_call_leaves_it_in_doubt_is_raised_on_and_nothing_is_sent_tw
     assert len(lines(file)) == 1
 
 
+def test_ctrl_c_while_the_block_is_left_waits_for_no_call_and_leaves_it_in_doubt(app: Doubtless) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    sent: list[int] = []
+
+    @app.step(effect="non_idem_write")
+    def pay(amount: int) -> int:
+        sent.append(amount)
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return 8
+
+    session = app.session("thread-42")
+    told: list[BaseException | None] = []
+    caller = threading.Thread(target=lambda: told.append(raised(session.call, pay, amount=5)))
+    with pytest.raises(KeyboardInterrupt), session:
+        caller.start()
+        assert begun.wait(PATIENCE)
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    caller.join(PATIENCE)
+    assert isinstance(told[0], NeedsHuman | TaskWaiting), "its caller hears that it may have happened"
+    assert "may have happened" in told[0].text_for_model
+    assert isinstance(raised(app.session("thread-42").__enter__), TaskBusy), "the call still runs: nobody else may begin"
+    go_on.set()
+    _until_free(app)
+    with app.session("thread-42") as again:
+        assert again.call(pay, amount=5) == 8
+    assert sent == [5]
+
+
 def _until_evidence(app: Doubtless) -> None:
     poll = threading.Event()
     for _ in range(2000):
@@ -310,7 +340,7 @@ def test_a_call_that_runs_while_the_block_is_left_is_waited_for_and_not_acknowle
 def test_a_resume_settles_the_doubts_of_a_dead_host_and_leaves_the_session_waiting(ground: Ground) -> None:
     ground.kill_host("after effect")
     app = ground.app()
-    pay, notify = payments(app, str(ground.folder))
+    _, notify = payments(app, str(ground.folder))
     assert [doubt.step for doubt in app.inbox().doubts] == ["pay"]
     assert app.resume_all()["thread-42"].startswith("task_waiting")
     assert app.inbox().doubts == []

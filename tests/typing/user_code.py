@@ -9,7 +9,22 @@ from typing import Any, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from doubtless import DidNotHappen, Doubtless, Found, Happened, Pending, injected, record_handle
+from doubtless import (
+    DidNotHappen,
+    Doubtless,
+    Found,
+    Happened,
+    NeedsHuman,
+    Pending,
+    Refused,
+    Session,
+    SessionCall,
+    StepFailed,
+    TaskFrozen,
+    TaskWaiting,
+    injected,
+    record_handle,
+)
 
 
 class Sheet(BaseModel):
@@ -94,6 +109,30 @@ def main() -> None:
     app.settle(case.id, Happened({"id": "s"}), by="kim", why="seen in the ERP", shown=case.hash)
     app.settle(case.id, DidNotHappen("retry"), by="kim", why="not there", shown=case.hash)
     app.step(effect="write")  # type: ignore[arg-type]
+
+
+def host() -> None:
+    with app.session("thread-42", wait="PT1M") as session:
+        assert_type(session, Session)
+        assert_type(session.call(match_orders, day="2026-11-28"), list[dict[str, Any]])
+        assert_type(session.call(match_orders, day="2026-11-28", call_id="toolu_1"), list[dict[str, Any]])
+        session.call(match_orders, days="2026-11-28")  # type: ignore[call-overload]
+        by_name = session.call("match_orders", day="2026-11-28", call_id="toolu_2")
+        assert_type(by_name, Any)
+        assert_type(session.replayed("toolu_2"), bool)
+        assert_type(session.calls, tuple[SessionCall, ...])
+        session.finish({"matched": len(by_name)})
+
+
+async def ahost() -> str:
+    async with app.session("thread-42") as session:
+        try:
+            assert_type(await session.acall(pay, order="o", amount=1), Receipt)
+            assert_type(await session.acall(pay, order="o", amount=1, call_id="toolu_1"), Receipt)
+            assert_type(await session.acall(match_orders, day="2026-11-28"), list[dict[str, Any]])
+        except (Refused, StepFailed, NeedsHuman, TaskWaiting, TaskFrozen) as told:
+            return assert_type(told.text_for_model, str)
+    return ""
 
 
 async def amain() -> None:

@@ -69,7 +69,8 @@ def show(called: Invocation, task_id: str, every: bool, target: str | None, url:
     "updated_at", "steps": [{"path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error",
     "keys", "handles", "attempts": [...], "story": [{"at", "what"}], "changed": [{"field", "was", "now"}]}],
     "cases": [case], "stands": [{"path", "step",
-    "compensate"}], "next": [commands], "forked_from": {"task", "at"} or null}.
+    "compensate"}], "next": [commands], "forked_from": {"task", "at"} or null,
+    "unacknowledged": [paths of a session's writes]}.
     """
     from .render import next_commands, timeline
 
