@@ -26,8 +26,8 @@ class World:
         with self._lock:
             self.done.append((name, what, key))
             receipt = {"id": len(self.done), "name": name, "what": what}
-            lost = what in self.lose
-            self.lose.discard(what)
+            lost = isinstance(what, str) and what in self.lose
+            self.lose -= {what} if lost else set()
         if lost:
             raise ConnectionResetError("the reply was lost")
         return receipt

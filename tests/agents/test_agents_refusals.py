@@ -1,0 +1,127 @@
+"""What a model may not do is refused before anything is sent; the refusal is recorded and told, and replayed the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agents_ground import Releases, Script, World, answer, call, places, rows, statuses, turn
+
+from doubtless import Abandon, Finish, NeedsHuman, Secret, StepCall, injected
+from doubtless.events import Kind
+
+WRONG: list[tuple[StepCall, str]] = [
+    (call("wire", to="x"), "there is no step 'wire'; the steps are look, pay, send"),
+    (call("$choose", turn=1), "there is no step '$choose'"),
+    (call("pay", order="o1"), "amount: is missing"),
+    (call("pay", order="o1", amount="5"), "amount: Input should be a valid integer"),
+    (call("pay", order="o1", amount=True), "amount: Input should be a valid integer"),
+    (call("pay", order=None, amount=5), "order: Input should be a valid string"),
+    (call("pay", order="o1", amount=5, currency="EUR"), "pay has no param 'currency'; it takes order, amount"),
+    (call("pay", order="o1", amount=5, idempotency_key="k"), "'idempotency_key' is not yours to set"),
+    (call("pay", order="o1", amount=5, effect="read"), "'effect' is not yours to set"),
+    (call("pay", order="o1", amount=5, retry=True), "'retry' is not yours to set"),
+    (call("pay", order="o1", amount=5, attempts=9, query=None), "'query' is not yours to set"),
+    (call("pay", order="o1", amount=5, call_id="c9"), "'call_id' is not yours to set"),
+]
+
+
+@pytest.mark.parametrize("wrong, why", WRONG, ids=[f"{one.name}-{'-'.join(one.params)}" for one, _ in WRONG])
+def test_a_call_that_may_not_run_is_refused_recorded_and_told_to_the_model_and_nothing_is_sent(
+    release: Releases, world: World, wrong: StepCall, why: str
+) -> None:
+    script = Script(turn(wrong._replace(call_id="c1")), Finish("done"))
+    app = release()
+    agent = app.agent("clerk", choose=script, steps=["look", "pay", "send"])
+    assert app.run(agent, "t1", goal="") == "done"
+    fact = script.states[1].facts[0]
+    assert (fact["call_id"], fact["status"]) == ("c1", "refused")
+    assert why in fact["text"]
+    assert "output" not in fact
+    assert world.n() == 0
+    assert [row.kind for row in rows(app, "t1") if row.kind == Kind.STEP_INTENDED] == []
+    assert [place for place, _, _ in places(app, "t1")] == ["1", "3"]
+
+
+def test_the_other_calls_of_a_turn_run_and_the_refused_one_keeps_its_number(release: Releases, world: World) -> None:
+    script = Script(turn(call("pay", "a", order="o1", amount=1), call("wire", "b"), call("pay", "c", order="o2", amount=2)), Finish())
+    app = release()
+    app.run(app.agent("clerk", choose=script, steps=["pay"]), "t1", goal="")
+    assert statuses(script.states[1].facts) == [("a", "done"), ("b", "refused"), ("c", "done")]
+    assert sorted(place for place, _, _ in places(app, "t1")) == ["1", "2.1.1", "2.3.1", "3"]
+    assert (world.n("pay", "o1"), world.n("pay", "o2")) == (1, 1)
+
+
+def test_a_refusal_is_the_same_after_a_deploy_that_would_have_taken_the_call(release: Releases, world: World) -> None:
+    """It was told to the model, and the model went on from there."""
+    script = Script(turn(call("send", "a", to="anna")), turn(call("pay", "b", order="o1", amount=5)), Finish("done"))
+    app = release()
+    first = app.agent("clerk", choose=script, steps=["look", "pay"])
+    assert app.run(first, "t1", goal="") == "done"
+    told = script.states[2].facts[0]
+
+    later = Script(*script.lines)
+    new = release()
+    agent = new.agent("clerk", choose=later, steps=["look", "pay", "send"])
+    assert new.run(agent, "t1", goal="") == "done"
+    refused = next(fact for fact in new.facts("t1") if fact.status == "refused")
+    assert (refused.text, refused.call_id, refused.turn) == (told["text"], "a", 1)
+    assert world.n("send") == 0
+    assert later.asked == []
+
+
+def test_a_param_of_such_a_name_is_the_models_where_the_function_itself_declares_it(release: Releases, world: World) -> None:
+    app = release()
+
+    @app.step(effect="non_idem_write")
+    def order(name: str, timeout: int, policy: str = "strict") -> dict[str, Any]:
+        return world.do("order", [name, timeout, policy])
+
+    script = Script(turn(call("order", name="tea", timeout=3)), Finish())
+    app.run(app.agent("clerk", choose=script, steps=[order]), "t1", goal="")
+    assert world.done[0][:2] == ("order", ["tea", 3, "strict"])
+
+
+def test_secrets_are_the_developers_the_model_neither_sees_nor_sets_them(
+    release: Releases, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSFER_TOKEN", "t0ken-of-the-bank")
+    app = release()
+
+    @app.step(effect="non_idem_write", secret=("token",))
+    def transfer(to: str, token: str, tenant: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        return world.do("transfer", [to, token, tenant])
+
+    script = Script(
+        turn(call("transfer", "a", to="anna", token="mine"), call("transfer", "b", to="bert", tenant="mine")),
+        turn(call("transfer", "c", to="carl")),
+        turn(call("transfer", "d", to="t0ken-of-the-bank")),
+        Finish(),
+    )  # fmt: skip
+    bind = {"transfer": {"token": Secret("env:TRANSFER_TOKEN"), "tenant": "acme"}}
+    agent = app.agent("clerk", choose=script, steps=[transfer], bind=bind)
+    app.run(agent, "t1", goal="")
+    assert statuses(script.states[3].facts) == [("a", "refused"), ("b", "refused"), ("c", "done"), ("d", "refused")]
+    assert list(script.states[0].tools[0]["parameters"]["properties"]) == ["to"]
+    assert [what for _, what, _ in world.done] == [["carl", "t0ken-of-the-bank", "acme"]]
+    assert "t0ken" not in repr([(state.turns, state.facts) for state in script.states[1:3]]) + repr(rows(app, "t1"))
+
+
+def test_a_write_that_may_have_happened_is_not_sent_again_under_a_new_call_id(release: Releases, world: World) -> None:
+    """A person gave it up: nobody will find out. The model is told so, and a repetition of it is refused."""
+    world.lose.add("anna")
+    script = Script(
+        turn(call("send", "a", to="anna")),
+        turn(call("send", "b", to="anna"), call("send", "c", to="anna", text="hello"), call("send", "d", to="bert")),
+        Finish("done"),
+    )
+    app = release()
+    agent = app.agent("clerk", choose=script, steps=["send"])
+    with pytest.raises(NeedsHuman):
+        app.run(agent, "t1", goal="")
+    answer(app, Abandon())
+    assert app.run(agent, "t1", goal="") == "done"
+    assert statuses(script.states[2].facts) == [("a", "uncertain"), ("b", "refused"), ("c", "refused"), ("d", "done")]
+    assert "do not repeat" in script.states[1].facts[0]["text"]
+    assert "may have happened" in script.states[2].facts[1]["text"]
+    assert (world.n("send", "anna"), world.n("send", "bert")) == (1, 1)
