@@ -30,7 +30,7 @@ from .outputs import open_output_case, replayed
 from .passes import Pass, Scope, adrive_place, drive_place
 from .snapshots import Plan
 from .steps import Task
-from .toolbox import Bound, NotAllowed, Toolbox, bound_faults
+from .toolbox import Bound, NotAllowed, Toolbox, bound_faults, schema_faults
 
 Find = Callable[[str], StepDefinition | None]
 
@@ -90,7 +90,7 @@ class Agent(Task[..., Any]):
             elif definition.is_async and not self.is_async:
                 found.append(f"{where}: step {name!r} is async and choose is not: declare choose with async def")
         found += bound_faults(where, self.definitions(find), self.bound)
-        return found
+        return found + schema_faults(where, self.definitions(find), self.bound)
 
     def __repr__(self) -> str:
         return f"<agent {self.name}>"

@@ -27,6 +27,10 @@ def declare_agent(
         raise UsageError(f"agent {name!r}: say its name, a text")
     if not callable(choose):
         raise UsageError(f"agent {name}: choose is {choose!r}: say a function", hint="choose(state) gives a Turn or Finish")
+    if not isinstance(steps, Iterable):
+        raise UsageError(f"agent {name}: steps is {steps!r}: say a list of steps, or their names")
+    if not isinstance(bind, Mapping) or not all(isinstance(params, Mapping) for params in bind.values()):
+        raise UsageError(f"agent {name}: bind is {type(bind).__name__}", hint="bind={'pay': {'token': Secret('env:PAY_TOKEN')}}")
     names, faults = _names(name, steps)
     for key, least in (("concurrency", 1), ("last_turns", 1), ("last_bytes", 1), ("output_bytes", 1)):
         if type(numbers[key]) is not int or numbers[key] < least:

@@ -117,13 +117,29 @@ def make_tool(definition: StepDefinition, bound: Mapping[str, Any]) -> Tool:
                 adapters[name].json_schema()
             except Exception as error:  # pydantic's and whatever a type's own hooks raise
                 raise UsageError(
-                    f"step {definition.name}: the annotation of {name!r} has no JSON Schema ({type(error).__name__}); "
-                    "a model cannot be told what it takes",
-                    hint="annotate it with a JSON type, a dataclass, a TypedDict or a pydantic model",
+                    f"step {definition.name}: the annotation of {name!r} has no JSON Schema, so no model can be told what it "
+                    f"takes: {_first_line(error)}",
+                    hint="annotate it with a JSON type, a dataclass, a TypedDict (of typing_extensions before Python 3.12) or a "
+                    "pydantic model",
                     step=definition.name,
                     param=name,
                 ) from error
     return Tool(definition, visible, bound, adapters, _schema(definition, visible, adapters))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def schema_faults(where: str, definitions: Iterable[StepDefinition], bound: Bound) -> list[str]:
+    """Which steps cannot be told to a model: sentences."""
+    found = []
+    for one in definitions:
+        try:
+            make_tool(one, bound.get(one.name, {}))
+        except UsageError as error:
+            found.append(f"{where}: {error}")
+    return found
 
 
 def _schema(definition: StepDefinition, visible: tuple[str, ...], adapters: Mapping[str, Any]) -> dict[str, Any]:
