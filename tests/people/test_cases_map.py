@@ -21,6 +21,7 @@ ANSWERED = """
     C73 C75 C76 C78
     C91 C93 C97 C108
     C105 C106
+    C02 C35 C96 C103
 """.split()
 """By group: A, B, C, D, E, G, I, K; of each, what concerns a task, a store and a person alone."""
 
