@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench prove docs clean
+.PHONY: help setup demo test lint types bench prove docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,6 +42,9 @@ prove: setup ## the whole matrix and the whole kill sweep
 
 docs: setup ## write what the docs take from the code
 	$(BIN)/python docs/make_reference.py
+
+golden: setup ## make the golden logs of this release anew; only while its format is not released
+	$(BIN)/python tests/replay/make_golden.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
