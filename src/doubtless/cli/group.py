@@ -16,8 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 HOMES: dict[str, str] = {
     "run": "running", "resume": "running", "fork": "forking",
     "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
-    "inbox": "people", "settle": "people", "freeze": "people", "thaw": "people", "verify": "care", "recover": "care",
-    "demo": "care",
+    "inbox": "people", "settle": "people", "send-event": "sending", "freeze": "people", "thaw": "people",
+    "verify": "care", "recover": "care", "demo": "care",
 }  # fmt: skip
 """Each command and the module that holds it, in the order of the help; a module is loaded when it is needed."""
 
@@ -44,7 +44,7 @@ class Commands(click.Group):
         home = HOMES.get(cmd_name)
         if home is None:
             return None
-        command = getattr(import_module(f"{__package__}.{home}"), cmd_name)
+        command = getattr(import_module(f"{__package__}.{home}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
