@@ -1,0 +1,283 @@
+"""Forks at the edges: what moves while they wait, who has the original, branches, agents, sessions, used-up steps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from fork_ground import Ground, Steps, answer, log_of, needs_human, question, story
+
+from doubtless import (
+    Abandon,
+    Answer,
+    Deny,
+    Finish,
+    Happened,
+    NotSent,
+    Retry,
+    StepCall,
+    StepFailed,
+    TaskBusy,
+    TaskFailed,
+    TaskWaiting,
+    Turn,
+    UsageError,
+)
+from doubtless.events import Kind, StepStatus, draft
+
+
+def test_an_original_that_is_being_run_is_busy(ground: Ground) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def code(have: Steps) -> Any:
+        have.pay("one")
+        inside.set()
+        assert leave.wait(20)
+        return have.tell("two")
+
+    app, work = ground.release(code)
+    runner = threading.Thread(target=app.run, args=(work, "t"))
+    runner.start()
+    try:
+        assert inside.wait(20)
+        with pytest.raises(TaskBusy, match="being run"):
+            app.fork("t", at=1)
+        assert app.store.head("t@1") is None
+    finally:
+        leave.set()
+        runner.join(20)
+    app.fork("t", at=1)
+
+
+def test_a_doubt_that_is_settled_while_the_question_is_open_is_asked_about_anew(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.read("a"), have.pay("one")])
+    ground.raises = ConnectionResetError()
+    needs_human(lambda: app.run(work, "t"))
+    ground.raises = None
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    doubt, old = sorted(app.inbox().cases, key=lambda case: case.kind)
+    assert (doubt.kind, old.kind) == ("doubt", "question")
+    app.settle(doubt.id, Happened({"id": 7}), by="anna", why="seen", shown=doubt.hash)
+    needs_human(lambda: app.resume("t@1"))
+    new = question(app)
+    assert new.id != old.id
+    assert new.evidence["fork"]["answers"] == ["reuse", "run", "reuse_all", "run_all"]
+    answer(app, "reuse")
+    assert app.resume("t@1") == [2, {"id": 7}]
+    assert ground.n("pay") == 1
+
+
+def test_what_was_undone_while_the_answer_was_on_its_way_is_not_taken_over(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.pay("one")["id"], have.tell("two")["id"]])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    answer(app, "reuse")
+    undone = draft("t", Kind.STEP_SETTLED, app.store.now(), step_seq=1, path="1", step_name="pay", status=StepStatus.COMPENSATED)
+    app.store.add("t", [undone])
+    needs_human(lambda: app.resume("t@1"))
+    case = question(app)
+    assert case.evidence["fork"]["answers"] == ["run", "run_all"]
+    assert [one["step"] for one in case.evidence["stands"]] == ["tell"]
+    answer(app, "run")
+    needs_human(lambda: app.resume("t@1"))
+    answer(app, "reuse")
+    assert app.resume("t@1") == [3, 2]
+
+
+def test_a_question_whose_reason_is_gone_is_closed_and_the_write_runs(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.pay("one")["id"])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    undone = draft("t", Kind.STEP_SETTLED, app.store.now(), step_seq=1, path="1", step_name="pay", status=StepStatus.COMPENSATED)
+    app.store.add("t", [undone])
+    assert app.resume("t@1") == 2
+    assert app.inbox().cases == []
+
+
+def test_a_step_that_was_undone_before_the_point_refuses_the_fork(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.pay("one"), have.tell("two")])
+    app.run(work, "t")
+    undone = draft("t", Kind.STEP_SETTLED, app.store.now(), step_seq=1, path="1", step_name="pay", status=StepStatus.COMPENSATED)
+    app.store.add("t", [undone])
+    with pytest.raises(UsageError, match=r"step 1, pay at 1, was undone.*doubtless fork MODULE:APP t --at 1"):
+        app.fork("t", at=2)
+    assert [one.step for one in app.fork("t", at=1).stands] == ["tell"]
+
+
+def test_an_output_that_a_person_has_yet_to_give_refuses_the_fork_and_a_given_one_is_taken_over(ground: Ground) -> None:
+    def code(have: Steps) -> Any:
+        return have.app.steps["odd"]()
+
+    app, work = ground.release(code)
+
+    @app.step(effect="non_idem_write")
+    def odd() -> Any:
+        return object()
+
+    needs_human(lambda: app.run(work, "t"))
+    with pytest.raises(UsageError, match="waits for its output"):
+        app.fork("t", at=2)
+    (case,) = app.inbox().cases
+    app.settle(case.id, Answer("given"), by="anna", why="seen", shown=case.hash)
+    assert app.run(work, "t") == "given"
+    app.fork("t", at=2)
+    assert app.resume("t@2") == "given"
+
+    needs_human(lambda: app.run(work, "u"))
+    (case,) = app.inbox().cases
+    app.settle(case.id, Deny(), by="anna", why="seen", shown=case.hash)
+    with pytest.raises(TaskFailed, match="output_denied"):
+        app.run(work, "u")
+    app.fork("u", at=2)
+    with pytest.raises(TaskFailed, match="output_denied"):
+        app.resume("u@2")
+
+
+def test_failures_before_the_point_are_the_same_failures(ground: Ground) -> None:
+    def code(have: Steps) -> Any:
+        try:
+            have.pay("one")
+        except StepFailed as error:
+            return [error.kind, have.read("a")]
+
+    app, work = ground.release(code)
+    ground.raises = ConnectionResetError()
+    needs_human(lambda: app.run(work, "t"))
+    (case,) = app.inbox().cases
+    app.settle(case.id, Abandon(), by="anna", why="nobody knows", shown=case.hash)
+    assert app.run(work, "t") == ["abandoned", 1]
+    app.fork("t", at=2)
+    assert app.resume("t@2") == ["abandoned", 2]
+    assert [(one.step, one.status) for one in app.fork("t", at=1).stands] == [("pay", "failed")]
+
+
+def test_a_used_up_write_that_was_taken_over_is_not_reopened_by_a_retry(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.pay("one"))
+    ground.raises = NotSent("offline")
+    needs_human(lambda: app.run(work, "t"))
+    ground.raises = None
+    app.fork("t", at=2)
+    needs_human(lambda: app.resume("t@2"))
+    case = next(case for case in app.inbox().cases if case.task_id == "t@2")
+    app.settle(case.id, Retry(), by="anna", why="online", shown=case.hash)
+    needs_human(lambda: app.resume("t@2"))  # nothing of it is the fork's own to send: fork before it
+    assert ground.n("pay") == 3
+    assert app.store.rows("t@2", path="1")[-1].kind == Kind.STEP_SETTLED
+
+
+def test_a_read_that_was_not_settled_before_the_point_is_called_anew(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.app.map(lambda call: call(), [have.app.steps["flaky"], lambda: have.pay("x")["id"]]))
+    calls = []
+
+    @app.step(effect="read")
+    def flaky() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionResetError
+        return len(calls)
+
+    with pytest.raises(TaskWaiting):
+        app.run(work, "t", wait=False)
+    assert {path: status for path, (_, status, _) in story(app, "t").items()} == {"1.1.1": "started", "1.2.1": "done"}
+    assert app.fork("t", at=3).taken == 1
+    assert app.resume("t@3") == [2, 1]
+    assert ground.n("pay") == 1
+
+
+def test_branches_are_held_against_what_stands_at_their_own_places(ground: Ground) -> None:
+    def code(have: Steps) -> Any:
+        return [one["what"] for one in have.app.map(lambda what: have.pay(what), ["a", "b", "c"])]
+
+    app, work = ground.release(code)
+    app.run(work, "t")
+    fork = app.fork("t", at=1, non_idem_write="reuse")
+    assert {one.path for one in fork.stands} == {"1.1.1", "1.2.1", "1.3.1"}
+    assert app.resume("t@1") == ["a", "b", "c"]
+    assert ground.n("pay") == 3
+    app.fork("t", at=1, task_id="asks")
+    for _ in range(3):
+        needs_human(lambda: app.resume("asks"))
+        case = next(case for case in app.inbox().cases)
+        app.settle(case.id, Answer("reuse"), by="anna", why="seen", shown=case.hash)
+    assert app.resume("asks") == ["a", "b", "c"]
+    assert ground.n("pay") == 3
+
+
+def test_an_async_task_is_forked_the_same_way(ground: Ground) -> None:
+    app, _ = ground.release(lambda have: None)
+    paid = []
+
+    @app.step(effect="non_idem_write")
+    async def apay(what: str) -> int:
+        paid.append(what)
+        return len(paid)
+
+    @app.task
+    async def awork() -> list[int]:
+        return [await apay("one"), await apay("two")]
+
+    assert app.run(awork, "t") == [1, 2]
+    app.fork("t", at=2)
+    needs_human(lambda: app.resume("t@2"))
+    answer(app, "run")
+    assert app.resume("t@2") == [1, 3]
+
+
+def test_an_agents_fork_keeps_its_choices_and_asks_before_its_first_write(ground: Ground) -> None:
+    app, _ = ground.release(lambda have: None)
+    asked = []
+
+    def choose(state: Any) -> Turn | Finish:
+        asked.append(len(state.turns))
+        return Turn([StepCall("pay", {"what": "x"})]) if not state.turns else Finish("ok")
+
+    helper = app.agent("helper", choose=choose, steps=["pay"], snapshot_every=None)
+    assert app.run(helper, "t", goal="g") == "ok"
+    assert asked == [0, 1]
+    app.fork("t", at=2)
+    needs_human(lambda: app.resume("t@2"))
+    assert question(app).evidence["fork"]["step"] == "pay"
+    answer(app, "reuse")
+    assert app.resume("t@2") == "ok"
+    assert asked == [0, 1, 1], "the first choice was taken over, the second made again"
+    assert ground.n("pay") == 1
+
+
+def test_a_session_is_not_forked(ground: Ground) -> None:
+    app, _ = ground.release(lambda have: None)
+    with app.session("s") as session:
+        session.call("pay", what="x", call_id="c1")
+    with pytest.raises(UsageError, match="session"):
+        app.fork("s", at=1)
+
+
+def test_other_code_after_an_answer_is_asked_about_anew(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.pay("one")["id"])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    answer(app, "run")
+    app, work = ground.release(lambda have: have.pay("ten")["id"])
+    needs_human(lambda: app.resume("t@1"))
+    assert question(app).evidence["params"] == {"what": "ten"}
+    assert ground.n("pay") == 1
+
+
+def test_a_fork_of_a_child_task_is_a_task_of_its_own(ground: Ground) -> None:
+    have: list[Steps] = []
+    app, work = ground.release(lambda steps: [have.append(steps), child()][1])
+
+    @app.task
+    def child() -> int:
+        return have[-1].pay("x")["id"]
+
+    assert app.run(work, "t") == 1
+    fork = app.fork("t/1", at=1, non_idem_write="reuse")
+    assert fork.id == "t.1@1"
+    assert app.resume(fork.id) == 1
+    assert story(app, fork.id) == {"1": ("pay", "done", 0)}
+    assert log_of(app, "t/1")[-1].kind == Kind.TASK_ENDED
