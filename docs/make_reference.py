@@ -65,7 +65,8 @@ def answers() -> Iterator[str]:
     yield "|---|---|---|"
     for kind, taken in inbox.TAKES.items():
         for answer in taken:
-            yield f"| `{kind}` | `{inbox.SPELLED[answer]}` | {inbox.DOES[answer]} |"
+            does = inbox.DOES_THERE if kind == events.CaseKind.QUESTION else inbox.DOES
+            yield f"| `{kind}` | `{inbox.SPELLED[answer]}` | {does[answer]} |"
 
 
 def error_tree() -> Iterator[str]:

@@ -166,3 +166,33 @@ def test_two_branches_that_wait_for_one_name_never_take_the_same_event(deploy: D
     assert sorted(first) == list(range(8))
     later = deploy()
     assert later.run(declare(later), "t") == first
+
+
+@both
+def test_a_worker_wakes_a_parent_whose_child_waits_for_a_time_or_an_answer(
+    deploy: Deploys, clock: FakeClock, asynchronous: bool
+) -> None:
+    from test_sleep import until
+
+    clock.auto_advance = False
+    app = deploy()
+
+    async def of_child() -> Any:
+        await got(app.sleep("PT1M"))
+        return await got(app.wait_for("go"))
+
+    child = task_of(app, of_child, asynchronous=asynchronous, name="child")
+
+    async def body() -> Any:
+        return await got(child())
+
+    app.start(task_of(app, body, asynchronous=asynchronous), "t")
+    with app.worker() as worker:
+        until(lambda: app.show("t").status == "waiting")
+        clock.advance("PT1M")
+        worker.wake()
+        until(lambda: app.show("t").status == "needs_human")
+        app.send_event("t/1", "go", 5, event_id="e")
+        until(lambda: app.show("t").status == "done")
+    assert app.show("t").output == 5
+    assert worker.errors == []
