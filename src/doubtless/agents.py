@@ -58,12 +58,15 @@ class Agent(Task[..., Any]):
         self.settings = settings
         self.is_async = is_async(choose)
         definition, faults = define(CHOOSE, call=_asked_async(choose) if self.is_async else _asked(choose), **options)
-        self._faults = [f"agent {name}: {fault.partition(': ')[2] or fault}" for fault in faults + _choose_faults(choose)]
         assert definition is not None
         self.choice = definition
         fn = _code_async(self) if self.is_async else _code(self)
-        signature, _ = define(name, call=fn, effect=Effect.READ)
+        signature, of_name = define(name, call=fn, effect=Effect.READ)
         assert signature is not None
+        faults += of_name + _choose_faults(choose)
+        if name.startswith("$"):
+            faults.append("agent: names that begin with '$' are the library's own; choose another name")
+        self._faults = [f"agent {name}: {fault.partition(': ')[2]}" for fault in faults]
         every = settings.snapshot_every
         plan = None if every is None else Plan(every, f"agent:{FORM}")
         super().__init__(TaskCode(name, fn, self.is_async, signature, plan), fn)
@@ -290,11 +293,8 @@ def _code(agent: Agent) -> Callable[..., Any]:
             except StopIteration as end:
                 return end.value
             if isinstance(request, Ask):
-                token = _asking.set(request.asking)
-                try:
-                    drive_place(scope, agent.choice, request.path, request.given)
-                finally:
-                    _asking.reset(token)
+                _asking.set(request.asking)
+                drive_place(scope, agent.choice, request.path, request.given)
             else:
                 run_group(agent.name, [partial(_take, agent, call) for call in request.calls], agent.settings.concurrency)
 
@@ -312,11 +312,8 @@ def _code_async(agent: Agent) -> Callable[..., Coroutine[Any, Any, Any]]:
             except StopIteration as end:
                 return end.value
             if isinstance(request, Ask):
-                token = _asking.set(request.asking)
-                try:
-                    await adrive_place(scope.run, agent.choice, request.path, request.given)
-                finally:
-                    _asking.reset(token)
+                _asking.set(request.asking)
+                await adrive_place(scope.run, agent.choice, request.path, request.given)
             else:
                 await run_group(agent.name, [partial(_atake, agent, call) for call in request.calls], agent.settings.concurrency)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -77,12 +76,12 @@ class Viewer:
         texts: dict[int, str] = {}
         room, first = self._bounds.total, state.choices - len(state.turns) + 1
         for number in range(state.choices, max(first, state.choices - self._bounds.turns + 1) - 1, -1):
-            text = self._texts.get(number) or json.dumps(self._turn(number, state.turns[number - first]))
+            text = self._texts.get(number) or canonical.encode(self._turn(number, state.turns[number - first]))
             room -= len(text)
             if shown and room < 0:
                 break
             texts[number] = text
-            turn, facts = json.loads(text)
+            turn, facts = canonical.decode(text)
             shown.append((turn, facts))
         self._texts = texts
         shown.reverse()

@@ -25,7 +25,7 @@ def declare_agent(
     require_pydantic()
     if not isinstance(name, str) or not name:
         raise UsageError(f"agent {name!r}: say its name, a text")
-    if not callable(choose):
+    if not callable(choose) or isinstance(choose, type):
         raise UsageError(f"agent {name}: choose is {choose!r}: say a function", hint="choose(state) gives a Turn or Finish")
     if not isinstance(steps, Iterable):
         raise UsageError(f"agent {name}: steps is {steps!r}: say a list of steps, or their names")

@@ -212,6 +212,11 @@ class StepDefinition(_Declared):
         """The types that stored params are restored to, of those that declare one."""
         return self._hints.params
 
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """The params whose annotation names nothing that can be found from the function's module."""
+        return tuple(name for name in self._hints.unresolved if name != "return")
+
     @cached_property
     def _stored_types(self) -> dict[str, Any]:
         """The annotations of what is stored: of params that are no secret, and of the result (``return``)."""

@@ -71,8 +71,9 @@ def _refusals(runtime: Runtime, record: StepRecord, at: int, chosen: dict[str, _
     choice = canonical.decode(runtime.content.get(record.output_ref))
     turn = canonical.decode(runtime.content.get(record.input_ref))["turn"]
     refused = []
+    level, dot, last = record.path.rpartition(".")
     for number, call in enumerate(choice.get("calls", ()), 1):
-        chosen[f"{int(record.path) + 1}.{number}.1"] = _Chosen(turn, call)
+        chosen[f"{level}{dot}{int(last) + 1}.{number}.1"] = _Chosen(turn, call)
         if "refused" in call:
             refused.append(
                 Fact(None, call["name"], call["params"], "refused", None, None, call["refused"], turn, call["call_id"], at, None)

@@ -95,6 +95,8 @@ def _typed(tool: Tool, params: Mapping[str, Any]) -> dict[str, Any]:
             for one in error.errors(include_url=False, include_input=False, include_context=False):
                 place = ".".join(str(part) for part in (name, *one["loc"]))
                 wrong.append(f"{place}: {one['msg']}")
+        except Exception as error:  # a number without end, or what a model's own validator raises  # noqa: BLE001
+            wrong.append(f"{name}: could not be read ({type(error).__name__})")
     missing = [name for name in tool.definition.binder.required if name in tool.visible and name not in params]
     wrong += [f"{name}: is missing" for name in missing]
     if wrong:
@@ -111,6 +113,13 @@ def make_tool(definition: StepDefinition, bound: Mapping[str, Any]) -> Tool:
     visible = tuple(name for name in definition.binder.names if name not in hidden)
     adapters = {}
     for name in visible:
+        if name in definition.unresolved:
+            raise UsageError(
+                f"step {definition.name}: the annotation of {name!r} cannot be resolved, so that nothing given for it is checked",
+                hint="define what it names in the module of the step",
+                step=definition.name,
+                param=name,
+            )
         if name in definition.param_types:
             try:
                 adapters[name] = TypeAdapter(definition.param_types[name])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agents_ground import Releases, Script, World, answer, asynchronous, call, places, statuses, turn
 
-from doubtless import Finish, Happened, NeedsHuman
+from doubtless import Answer, Finish, Happened, NeedsHuman
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -118,3 +118,39 @@ def test_an_agent_called_in_a_task_is_a_child_task(release: Releases, world: Wor
     assert world.n("pay") == 1
     assert app.run(day, "t1") == "paid"
     assert script.asked == [0, 1]
+
+
+def test_the_code_of_an_agent_in_a_branch_of_a_task_keeps_its_places_there(release: Releases, world: World) -> None:
+    first, second = Script(turn(call("pay", "a", order="o1", amount=5)), Finish("1")), Script(turn(call("wire", "b")), Finish("2"))
+    app = release()
+    one, two = app.agent("one", choose=first, steps=["pay"]), app.agent("two", choose=second, steps=["pay"])
+
+    @app.task
+    def day() -> list[str]:
+        return app.parallel(lambda: one.fn("x"), lambda: two.fn("y"))
+
+    assert app.run(day, "t1") == ["1", "2"]
+    assert sorted(place for place, _, _ in places(app, "t1")) == ["1.1.1", "1.1.2.1.1", "1.1.3", "1.2.1", "1.2.3"]
+    assert sorted((fact.call_id or "", fact.status) for fact in app.facts("t1")) == [("a", "done"), ("b", "refused")]
+    assert world.n("pay") == 1
+
+
+def test_a_fork_of_an_agent_takes_over_its_choices_up_to_the_point_and_asks_before_it_repeats_an_effect(
+    release: Releases, world: World
+) -> None:
+    lines = (turn(call("look", "a", day="monday")), turn(call("pay", "b", order="o1", amount=5)), Finish("done"))
+    app = release()
+    agent = app.agent("clerk", choose=Script(*lines), steps=["look", "pay"])
+    app.run(agent, "t1", goal="")
+    at = next(step.step_seq for step in app.show("t1").steps if step.path == "3")
+    fork = app.fork("t1", at=at)
+    again = release()
+    script = Script(*lines)
+    agent = again.agent("clerk", choose=script, steps=["look", "pay"])
+    with pytest.raises(NeedsHuman):
+        again.resume(fork.id)
+    assert (script.asked, world.n("pay")) == ([1], 1)
+    answer(again, Answer("reuse"))
+    assert again.resume(fork.id) == "done"
+    assert (script.asked, world.n("pay"), world.n("look")) == ([1, 2], 1, 1)
+    assert statuses(script.states[1].facts) == [("a", "done"), ("b", "done")]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import pytest
 from agents_ground import Releases, Script, World, answer, call, places, rows, statuses, turn
 
 from doubtless import Abandon, Finish, NeedsHuman, Secret, StepCall, injected
 from doubtless.events import Kind
+
+
+def judge(value: int) -> int:
+    raise KeyError(value)
+
+
+Judged = Annotated[int, pydantic.AfterValidator(judge)]
 
 WRONG: list[tuple[StepCall, str]] = [
     (call("wire", to="x"), "there is no step 'wire'; the steps are look, pay, send"),
@@ -41,6 +49,20 @@ def test_a_call_that_may_not_run_is_refused_recorded_and_told_to_the_model_and_n
     assert world.n() == 0
     assert [row.kind for row in rows(app, "t1") if row.kind == Kind.STEP_INTENDED] == []
     assert [place for place, _, _ in places(app, "t1")] == ["1", "3"]
+
+
+def test_a_value_that_the_check_itself_cannot_read_is_refused(release: Releases, world: World) -> None:
+    app = release()
+
+    @app.step(effect="non_idem_write")
+    def order(count: int = 1, kind: Judged = 1) -> dict[str, Any]:
+        return world.do("order", count)
+
+    script = Script(turn(call("order", "a", count=10**5000), call("order", "b", kind=3)), Finish())
+    app.run(app.agent("clerk", choose=script, steps=[order]), "t1", goal="")
+    assert statuses(script.states[1].facts) == [("a", "refused"), ("b", "refused")]
+    assert script.states[1].facts[1]["text"] == "the params of order do not fit: kind: could not be read (KeyError)"
+    assert world.n() == 0
 
 
 def test_the_other_calls_of_a_turn_run_and_the_refused_one_keeps_its_number(release: Releases, world: World) -> None:

@@ -81,3 +81,12 @@ def test_a_turn_without_calls_is_a_choice_and_takes_no_place_for_calls(release: 
     assert app.run(app.agent("clerk", choose=script, steps=["look"]), "t1", goal="") == "done"
     assert [place for place, _, _ in places(app, "t1")] == ["1", "2", "3.1.1", "4"]
     assert script.states[1].turns == [{"turn": 1, "memo": "thinking", "calls": []}]
+
+
+def test_a_memo_comes_back_as_it_was_given_whatever_its_keys_and_numbers(release: Releases) -> None:
+    memo = {"$schema": {"$map": [1.5, 10**30, None, True, "\u2028 \U0001f600"]}, "blocks": [{"type": "thinking", "signature": "a=="}]}
+    script = Script(turn(call("look", "a", day="monday"), memo=memo), Finish())
+    app = release()
+    app.run(app.agent("clerk", choose=script, steps=["look"]), "t1", goal={"$ref": 1})
+    assert script.states[1].turns[0]["memo"] == memo
+    assert script.states[1].goal == {"$ref": 1}

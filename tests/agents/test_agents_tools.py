@@ -122,6 +122,14 @@ def test_a_step_that_does_not_exist_or_whose_params_have_no_schema_is_refused(re
         app.tools(["wire"])
     with pytest.raises(UsageError, match="step odd: the annotation of 'where' has no JSON Schema"):
         app.tools([odd])
+    Local = int
+
+    @app.step(effect="read")
+    def unknown(what: Local) -> str:
+        return ""
+
+    with pytest.raises(UsageError, match="step unknown: the annotation of 'what' cannot be resolved"):
+        app.tools([unknown])
     app.agent("clerk", choose=Script(), steps=[odd])
     assert any("agent clerk: step odd: the annotation of 'where' has no JSON Schema" in fault for fault in app.check())
     with pytest.raises(UsageError, match="is no step"):
@@ -143,6 +151,8 @@ def test_faults_of_an_agent_are_listed_with_those_of_the_table_all_of_them(relea
     app.agent("other", choose=Script(), steps=[charge], bind={"charge": {"token": "raw", "x": 1}, "pay": {}}, max_choices=0, max_cost=-1)
     app.agent("third", choose=Script(), steps=[], last_turns=51, concurrency=0, snapshot_every=0, last_bytes="1")  # type: ignore[arg-type]
     app.agent("third", choose=Script(), steps=[])
+    app.agent("$own", choose=Script(), steps=[])
+    app.agent("a b", choose=Script(), steps=[])
     faults = "\n".join(app.check())
     for fault in [
         "agent clerk: timeout: 'soon' is not a duration", "agent clerk: attempts", "agent clerk: cost is -1",
@@ -152,7 +162,7 @@ def test_faults_of_an_agent_are_listed_with_those_of_the_table_all_of_them(relea
         "agent other: bind gives step 'charge' 'x', which it does not take", "the secret 'token' as a raw value",
         "agent other: max_choices is 0", "agent other: max_cost is -1", "agent third: last_turns is 51: at most 50",
         "agent third: concurrency is 0", "agent third: snapshot_every is 0", "agent third: last_bytes is '1'",
-        "task third: declared twice",
+        "task third: declared twice", "agent $own: names that begin with '$' are the library's own", "agent a b: the name may hold",
     ]:  # fmt: skip
         assert fault in faults, fault
     with pytest.raises(StepTableError):
