@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from doubtless import (
     DidNotHappen,
     Doubtless,
+    Fact,
+    Finish,
     Found,
     Happened,
     NeedsHuman,
@@ -19,9 +21,12 @@ from doubtless import (
     Refused,
     Session,
     SessionCall,
+    State,
+    StepCall,
     StepFailed,
     TaskFrozen,
     TaskWaiting,
+    Turn,
     injected,
     record_handle,
 )
@@ -160,3 +165,26 @@ async def aside(day: str) -> int:
     sheets = await reconcile.acall(day=day)
     assert_type(sheets, list[Sheet])
     return paid
+
+
+def my_model(state: State) -> Turn | Finish:
+    assert_type(state.turns, list[dict[str, Any]])
+    if state.choices == 0:
+        return Turn([StepCall("pay", {"order": "o", "amount": 1}, "toolu_1")], memo={"text": "hm"})
+    return Finish({"cost": state.cost, "tools": len(state.tools)})
+
+
+async def my_async_model(state: State) -> Turn | Finish:
+    return my_model(state)
+
+
+def an_agent() -> None:
+    agent = app.agent("clerk", choose=my_model, steps=[pay, "match_orders"], snapshot_every=20, max_choices=50, max_cost=2.5)
+    app.run(agent, "clerk-1", goal="pay")
+    app.run(agent, task_id="clerk-1", wait="PT1M", goal={"pay": ["o1"]})
+    app.start(app.agent("aclerk", choose=my_async_model, steps=[pay], bind={"pay": {"order": "o"}}), "clerk-2", goal="pay")
+    assert_type(app.tools([pay, "match_orders"]), list[dict[str, Any]])
+    for fact in app.facts("clerk-1"):
+        assert_type(fact, Fact)
+        assert_type(fact.status, str)
+    app.agent("wrong", choose=lambda state: "pay", steps=[pay])  # type: ignore[arg-type]
