@@ -44,7 +44,7 @@ from .errors import (
     UsageError,
 )
 from .events import Effect, Instant
-from .outcomes import Absent, Found, NoEffect, NotSent, Pending, Rejected, Several, Unclear, Unknown
+from .outcomes import Absent, AlreadyUndone, Found, NoEffect, NotSent, NotUndoable, Pending, Rejected, Several, Unclear, Unknown
 from .secrets import Secret
 from .steps import Step, Task
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .choices import Finish, StepCall, Turn
     from .facts import Fact
     from .guests import SessionCall
-    from .inbox import Abandon, Answer, Case, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
+    from .inbox import Abandon, Answer, Case, Compensate, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
     from .sessions import Session
 
 __version__ = "0.1.0"
@@ -63,11 +63,13 @@ __all__ = [
     "Abort",
     "Absent",
     "AlreadySettled",
+    "AlreadyUndone",
     "Answer",
     "AnswerRefused",
     "BudgetUsedUp",
     "Case",
     "CaseChanged",
+    "Compensate",
     "Conflict",
     "Denied",
     "Deny",
@@ -91,6 +93,7 @@ __all__ = [
     "NoEffect",
     "NotCanonical",
     "NotSent",
+    "NotUndoable",
     "Noted",
     "OutsideTask",
     "Pending",
@@ -131,7 +134,9 @@ _LATER = {
     "Fact": "facts", "Finish": "choices", "Session": "sessions", "SessionCall": "guests", "State": "agentview",
     "StepCall": "choices", "Turn": "choices",
 }  # fmt: skip
-_OF_THE_INBOX = frozenset({"Abandon", "Answer", "Case", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"})
+_OF_THE_INBOX = frozenset(
+    {"Abandon", "Answer", "Case", "Compensate", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"}
+)
 
 
 def __getattr__(name: str) -> Any:

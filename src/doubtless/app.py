@@ -17,7 +17,7 @@ from .calls import Runtime
 from .canonical import decode, encode, input_hash
 from .children import Children, root_of
 from .clocks import Clock, SystemClock
-from .conclusion import TaskCode
+from .conclusion import OnFailure, TaskCode
 from .declaring import define
 from .drivers import invoke
 from .durations import parse_duration
@@ -199,20 +199,21 @@ class Doubtless(InTask):
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(
-        self, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold", snapshot_every: int | None = None
+        self, /, *, name: str | None = None, on_failure: OnFailure = "compensate", snapshot_every: int | None = None
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
-        self, fn: Any = None, /, *, name: str | None = None, on_failure: Literal["hold"] = "hold",
+        self, fn: Any = None, /, *, name: str | None = None, on_failure: OnFailure = "compensate",
         snapshot_every: int | None = None,
     ) -> Any:  # fmt: skip
         """Declare a task: a function whose steps are recorded, and which is resumed where it stopped.
 
-        Meaning: with `snapshot_every` a snapshot of its log is made each time so many steps were settled, so that a long
-        task resumes sooner; deleting all snapshots changes nothing but speed.
+        Meaning: a task that fails for good compensates what it did; with ``on_failure="hold"`` a person says whether. With
+        `snapshot_every` a snapshot of its log is made each time so many steps were settled, so that a long task resumes
+        sooner; deleting all snapshots changes nothing but speed.
         """
         if fn is None:
-            return lambda f: self._declare_task(f, name, snapshot_every)
-        return self._declare_task(fn, name, snapshot_every)
+            return lambda f: self._declare_task(f, name, on_failure, snapshot_every)
+        return self._declare_task(fn, name, on_failure, snapshot_every)
 
     def adopt(self, task: Task[..., Any], faults: Iterable[str] = ()) -> None:
         """Take in a task that the library has made of somebody's code: an agent."""
@@ -222,7 +223,9 @@ class Doubtless(InTask):
         self._tasks[task.name] = task
         self._checked = False
 
-    def _declare_task(self, fn: Callable[P, R], name: str | None, snapshot_every: int | None = None) -> Task[P, R]:
+    def _declare_task(
+        self, fn: Callable[P, R], name: str | None, on_failure: OnFailure = "compensate", snapshot_every: int | None = None
+    ) -> Task[P, R]:
         called = str(name or getattr(fn, "__name__", ""))
         self._faults += validate_task_signature(fn, called)
         if called.startswith("$"):
@@ -233,8 +236,10 @@ class Doubtless(InTask):
         if called in self._tasks:
             self._faults.append(f"task {called}: declared twice; give one of them another name")
         definition, _ = define(called, call=fn, effect=Effect.READ)  # a task's own faults were collected above
+        if on_failure not in ("compensate", "hold"):
+            self._faults.append(f"task {called}: on_failure is {on_failure!r}: say 'compensate' or 'hold'")
         plan = None if snapshot_every is None else Plan(snapshot_every)
-        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called), plan)
+        code = TaskCode(called, fn, is_async(fn), definition or broken_definition(called), plan, on_failure)
         task: Task[P, R] = Task(code, fn)
         self._tasks[called] = task
         self._checked = False
@@ -352,7 +357,7 @@ class Doubtless(InTask):
                 store = self.store
                 info = store.info()
                 self._runtime = self._parts(store, info.namespace, self._case_opened)
-                self._runtime.call_child = self._children.call
+                self._runtime.call_child, self._runtime.run_child = self._children.call, self._children
             return self._runtime
 
     def _validate(self) -> None:
@@ -749,6 +754,7 @@ class Doubtless(InTask):
             content=Content(store, store.folder),
             namespace=namespace,
             find=self._table.get,
+            find_task=self._find_task,
             known=lambda: {*self._table, *self._tasks},
             vault=self._vault,
             monotonic=self.clock.monotonic,
@@ -759,6 +765,10 @@ class Doubtless(InTask):
             patience=self._patience,
             randomness=self._randomness,
         )
+
+    def _find_task(self, name: str) -> StepDefinition | None:
+        task = self._tasks.get(name)
+        return None if task is None else task.code.definition
 
     def _settle_within(self, step: str) -> int:
         definition = self._table.get(step)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from .blobs import Content
-from .effects import Policy, StepDefinition
+from .effects import Deadline, Policy, StepDefinition
 from .errors import DoubtlessError, Parking
 from .events import Event, Instant
 from .fold import StepRecord
@@ -120,10 +120,45 @@ class Overran:
         self.running = running
 
 
-Request = Invoke | Wait
+class RunChild:
+    """Ask the driver to run a child task to its end; it answers with a `ChildEnd`, or parks for what the child waits for.
+
+    `given`: the params with which it is accepted, once; None: it is there already. `path`: the place in the parent's log
+    that it belongs to. `undo_by`: of a compensation: until when its writes may be sent.
+    """
+
+    __slots__ = ("given", "name", "path", "task_id", "undo_by")
+
+    def __init__(
+        self, task_id: str, name: str, path: str, given: Input | None = None, undo_by: Deadline | None = None
+    ) -> None:  # fmt: skip
+        self.task_id = task_id
+        self.name = name
+        self.path = path
+        self.given = given
+        self.undo_by = undo_by
 
 
-Reply = Returned | Raised | Overran | None
+class ChildEnd(NamedTuple):
+    """What a child task came to: its final status, the line that says why, its output."""
+
+    status: str
+    why: str
+    output_ref: str | bytes | None
+
+
+class ChildRunner(Protocol):
+    """Who accepts and runs child tasks for a run (`children.Children`)."""
+
+    def run_to_end(self, this: Any, request: RunChild) -> ChildEnd: ...
+
+    async def arun_to_end(self, this: Any, request: RunChild) -> ChildEnd: ...
+
+
+Request = Invoke | Wait | RunChild
+
+
+Reply = Returned | Raised | Overran | ChildEnd | None
 
 
 StepLoop = Generator[Request, Reply, Any]
@@ -132,15 +167,15 @@ StepLoop = Generator[Request, Reply, Any]
 class Runtime:
     """What a run works with: the parts that `app.py` has put together.
 
-    `known`: the names of all steps and tasks, to see whether a registered compensation still exists. `patience`:
-    seconds for which a result that the store does not take is offered again, before it is spilled. `kept`: results
-    by task that could not even be spilled; they live as long as this process does.
+    `find`, `find_task`: the definition of a step, and the signature's half of one of a task. `known`: the names of all
+    steps and tasks, to see whether a registered compensation still exists. `patience`: seconds for which a result that the
+    store does not take is offered again, before it is spilled. `kept`: results by task that could not even
+    be spilled; they live as long as this process does.
     """
 
     __slots__ = (
-        "apause", "call_child", "case_opened", "content", "find", "invoke", "kept", "known", "monotonic", "namespace", "patience",
-        "pause",
-        "randomness", "store", "vault",
+        "apause", "call_child", "case_opened", "content", "find", "find_task", "invoke", "kept", "known", "monotonic",
+        "namespace", "patience", "pause", "randomness", "run_child", "store", "vault",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +185,7 @@ class Runtime:
         content: Content,
         namespace: bytes,
         find: Callable[[str], StepDefinition | None],
+        find_task: Callable[[str], StepDefinition | None],
         known: Callable[[], Collection[str]],
         vault: Vault,
         monotonic: Callable[[], float],
@@ -164,6 +200,7 @@ class Runtime:
         self.content = content
         self.namespace = namespace
         self.find = find
+        self.find_task = find_task
         self.known = known
         self.vault = vault
         self.monotonic = monotonic
@@ -175,6 +212,7 @@ class Runtime:
         self.randomness = randomness
         self.kept: dict[str, list[Event]] = {}
         self.call_child: Callable[..., Any] | None = None  # `children.Children.call`: a task called in task code
+        self.run_child: ChildRunner | None = None  # the same, as drivers use it
 
 
 class Run(Protocol):
@@ -201,6 +239,12 @@ class Run(Protocol):
 
     def check(self) -> None:
         """Raise `Parking` when the run parks already."""
+
+    def cancelled(self, path: str) -> bool:
+        """Whether nothing new may begin at this place, because the task was cancelled."""
+
+    def park_cancelled(self) -> Parking:
+        """Mark the run as parking because the task was cancelled; what has begun is settled first."""
 
     def may_wait(self, until: int) -> bool:
         """Whether this run waits in place until then."""

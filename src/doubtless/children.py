@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .calls import Input, Wait
+from .calls import ChildEnd, Input, RunChild, Wait
 from .conclusion import TaskCode
 from .drift import first_difference
 from .drivers import await_time, wait
+from .effects import Deadline
 from .errors import Moved, StaleEpoch, StoreError, TaskBusy, UsageError
 from .events import TERMINAL, Effect, Kind, StepStatus, TaskStatus, draft, dump
 from .inputs import prepare
 from .keeping import keep_trying
 from .outputs import replayed
 from .passes import Pass, Scope
-from .runs import Runs, ended_row, raised_on, supervised
+from .runs import Runs, ended_row, raised_on
 
 if TYPE_CHECKING:
-    from .passes import Ending
     from .store.base import Head
     from .tasks import TaskRun
 
@@ -94,14 +94,16 @@ class Children:
         """Bring the child at `path` to its end, in threads of its own; its head. Parks when it does not end now."""
         while (head := self.begin(this, code, path, given)) is None:
             wait(this, self._doubt(this))
+        return self._to_end(this, head)
+
+    def _to_end(self, this: Pass, head: Head) -> Head:
         while head.status not in TERMINAL:
             run = self._claim(this, head)
             if run is not None:
-                ending: Ending | None = None
                 try:
-                    ending = run.supervise()
+                    self.runs.carry(run)
                 finally:
-                    self._left(this, run, ending)
+                    this.owner.children.discard(run)
             head = self._stands(this, head.task_id, run)
         return head
 
@@ -109,18 +111,42 @@ class Children:
         """The same on the event loop; a sync child's supervisor runs in a thread."""
         while (head := self.begin(this, code, path, given)) is None:
             await await_time(this, self._doubt(this))
+        return await self._ato_end(this, head)
+
+    async def _ato_end(self, this: Pass, head: Head) -> Head:
         while head.status not in TERMINAL:
             run = self._claim(this, head)
             if run is not None:
-                ending: Ending | None = None
                 try:
-                    ending = await (run.awork(run.last) if run.code.is_async else supervised(run))
+                    ending = await self.runs.acarry(run)
                 finally:
-                    self._left(this, run, ending)
+                    this.owner.children.discard(run)
                 if ending.error is not None and raised_on(ending.error):
                     raise ending.error
             head = self._stands(this, head.task_id, run)
         return head
+
+    def run_to_end(self, this: Pass, request: RunChild) -> ChildEnd:
+        """Run a child that compensates, or one that is undone or cancelled, to its end; parks when it does not end now."""
+        return self._ended(this, self._to_end(this, self._requested(this, request)))
+
+    async def arun_to_end(self, this: Pass, request: RunChild) -> ChildEnd:
+        """The same on the event loop."""
+        return self._ended(this, await self._ato_end(this, self._requested(this, request)))
+
+    def _requested(self, this: Pass, request: RunChild) -> Head:
+        store = this.runtime.store
+        try:
+            if request.given is not None:
+                return self._accept(this, request.task_id, request.name, request.path, request.given, request.undo_by)
+            head = store.head(request.task_id)
+        except (StoreError, StaleEpoch) as error:
+            raise this.broken(error) from error
+        assert head is not None
+        return head
+
+    def _ended(self, this: Pass, head: Head) -> ChildEnd:
+        return ChildEnd(head.status, head.why or "", ended_row(this.runtime, head.task_id).output_ref)
 
     def _doubt(self, this: Pass) -> Wait:
         return Wait(this.runtime.store.now().wall + BESIDE_US, "another step is in doubt: no child begins")
@@ -137,7 +163,7 @@ class Children:
                 if log.open and this.blocked_by_doubt(path):
                     return None
                 self._write_started(this, code, path, given)
-            return self._accept(this, code, path, given)
+            return self._accept(this, child_id(this.task_id, path), code.name, path, given)
         except (StoreError, StaleEpoch) as error:
             raise this.broken(error) from error
 
@@ -154,18 +180,23 @@ class Children:
         except Moved:
             pass  # somebody added something: look again
 
-    def _accept(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head:
-        task_id, runtime = child_id(this.task_id, path), this.runtime
+    def _accept(
+        self, this: Pass, task_id: str, name: str, path: str, given: Input, undo_by: Deadline | None = None
+    ) -> Head:  # fmt: skip
+        runtime = this.runtime
         ref, blob = runtime.content.put(given.text)
+        data: dict[str, Any] = {"parent": this.task_id, "path": path}
+        if undo_by is not None:
+            data["undo_by"] = [*undo_by.since, undo_by.within_us]
         accepted = draft(
-            task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=code.name, status=TaskStatus.READY,
-            input_hash=given.digest, input_ref=ref, data={"parent": this.task_id, "path": path},
+            task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=name, status=TaskStatus.READY,
+            input_hash=given.digest, input_ref=ref, data=data,
         )  # fmt: skip
         head = runtime.store.head(task_id) or runtime.store.accept(accepted, () if blob is None else (blob,))
         if head is None:
             head = runtime.store.head(task_id)
             assert head is not None
-        if head.task_name != code.name or head.input_hash != given.digest:
+        if head.task_name != name or head.input_hash != given.digest:
             first = runtime.store.first(task_id)
             field, logged, asked = first_difference(runtime.content.get(first.input_ref), given.text)
             this.diverge_child(path, field, logged, asked)
@@ -185,10 +216,6 @@ class Children:
             if this.parked is not None or this.abandoned:
                 run.drain()
         return run
-
-    def _left(self, this: Pass, run: TaskRun, ending: Ending | None) -> None:
-        self.runs.leave(run, ending)
-        this.owner.children.discard(run)
 
     def _stands(self, this: Pass, task_id: str, run: TaskRun | None) -> Head:
         """The child's head once it has ended; otherwise the parent parks for what the child waits for."""

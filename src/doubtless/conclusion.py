@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from . import canonical
 from .calls import Frame, Runtime
 from .canonical import encode
+from .compensation import obligations, standing
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, NotCanonical, StepFailed
 from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
-from .fold import StepRecord, fold_steps
+from .fold import StepRecord
 from .keeping import keep_trying
 from .log import TaskLog
 from .outcomes import text_of
 from .passes import Ending, Park, Pass
 from .questions import dropped_rows, is_question, question_of
 from .snapshots import Plan
+
+OnFailure = Literal["compensate", "hold"]
 
 
 class TaskCode(NamedTuple):
@@ -33,6 +35,8 @@ class TaskCode(NamedTuple):
     """The signature's half of a definition: binds params, gives them and the output their types."""
     plan: Plan | None = None
     """How often a snapshot is made; None: never."""
+    on_failure: OnFailure = "compensate"
+    """What becomes of its effects when it fails for good: they are undone, or it waits for a person (`hold`)."""
 
 
 class Concluding:
@@ -45,6 +49,8 @@ class Concluding:
     last: Pass
     trouble: DoubtlessError | None
     concluded: bool
+    goes_on: bool = False
+    """Another pass follows: the task was cancelled, or has failed, and what it did is settled and undone."""
     zombies: set[Frame]
     zombie_lock: threading.Lock
 
@@ -111,20 +117,35 @@ class Concluding:
         self.append(ended, blobs=() if blob is None else (blob,))
 
     def fail(self, failure: dict[str, Any], this: Pass) -> None:
-        """The task fails for good. What it has to undo is listed and waits for a person; without any it is failed."""
-        owed = obligations(self.runtime, self.log.store.rows(self.task_id))
-        if owed:
-            why = f"the task failed ({failure['kind']}) and {len(owed)} of its effects stand"
+        """The task fails for good. What it has to undo is undone from here on, or waits for a person; without any it ends."""
+        rows = self.log.store.rows(self.task_id)
+        owed = [one.entry() for one in obligations(self.runtime, rows)]
+        if not owed:
+            self.end_badly(failure, rows)
+        elif self.code.on_failure == "hold":
+            why = f"the task {ended_as(failure)} ({failure['kind']}) and {len(owed)} of its effects stand"
             self.open_case(this, CaseKind.HOLD, {"failure": failure, "obligations": owed}, why)
-            return
-        self.end_failed(failure, [])
+        else:
+            self.begin_to_undo(failure, len(owed))
 
-    def end_failed(self, failure: dict[str, Any], stands: list[dict[str, Any]]) -> None:
-        """Write the failed end, with what stands."""
+    def begin_to_undo(self, failure: dict[str, Any], count: int) -> None:
+        """Make the failure durable before anything is undone: from here on no run executes the task's code again."""
+        data = {"failure": failure, "wake_at": None, "why": f"{in_short(failure)}; undoing {count} of its effects"[:300]}
+        parked = draft(
+            self.task_id, Kind.TASK_PARKED, self.runtime.store.now(), step_name=self.code.name, status=TaskStatus.COMPENSATING,
+            data=data, epoch=self.log.epoch,
+        )  # fmt: skip
+        self.append(parked, goes_on=True)
+
+    def end_badly(self, failure: dict[str, Any], rows: Sequence[Event]) -> None:
+        """Write the end of a task that did not succeed, with what stands of it (never called while something is open)."""
+        stands = standing(self.runtime, rows)
+        owed = obligations(self.runtime, rows)
+        undone = [one for one in owed if one.record.status == StepStatus.COMPENSATED]
+        status, why = ended_as(failure), in_short(failure)
+        if owed and len(undone) == len(owed):
+            status, why = TaskStatus.COMPENSATED, f"{why}; {len(undone)} of its effects were undone"
         now = self.runtime.store.now()
-        why = (
-            f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
-        )
         data: dict[str, Any] = {"why": why[:300]}
         if stands:
             data["stands"] = stands
@@ -134,7 +155,7 @@ class Concluding:
                 Kind.TASK_ENDED,
                 now,
                 step_name=self.code.name,
-                status=TaskStatus.FAILED,
+                status=status,
                 error=dump(failure),
                 data=data,
                 epoch=self.log.epoch,
@@ -143,7 +164,7 @@ class Concluding:
 
     def unsettled(self) -> list[StepRecord]:
         """The writes of which nobody knows yet what they did: while there is one, the task does not end (I6)."""
-        records = [r for r in self.log.open_records() if r.effect != Effect.READ and not r.settled]
+        records = [r for r in self.log.open_records() if r.effect != Effect.READ and not r.settled and not r.undoes]
         return [r for r in records if r.in_doubt or r.in_flight is not None or r.evidence is not None]
 
     def keep_doubts(self, this: Pass, error: BaseException | None) -> bool:
@@ -182,24 +203,42 @@ class Concluding:
         self.open_case(this, CaseKind.CODE_ERROR, data, message)
 
     def conclude_held(self, this: Pass, error: BaseException | None) -> None:
-        """A person has failed the task, or it waits in a `hold` case: its code is not run, and doubts come first."""
-        if this.parked is not None:
+        """The task has failed, was cancelled, or waits in a `hold` case: its code is not run, and doubts come first."""
+        if this.parked is not None and this.parked.cancelled:
+            self.log.load()
+            self.goes_on = True
+        elif this.parked is not None:
             self.write_parked(this.parked)
         elif error is not None and not isinstance(error, Exception):
             self.write_parked(Park(f"interrupted: {type(error).__name__}"))
         elif self.keep_doubts(this, error):
             return
+        elif self.log.failing is not None:
+            self.conclude_undone(this, error, self.log.failing.details["failure"])
         elif self.log.let_stand is not None:
             data = self.log.hold_row.details if self.log.hold_row is not None else {}
-            self.end_failed(data.get("failure", {"kind": "failed"}), data.get("obligations", []))
+            self.end_badly(data.get("failure", {"kind": "failed"}), self.log.store.rows(self.task_id))
         elif any(case.kind == CaseKind.HOLD for case in self.log.cases.values()):
             self.write_parked(Park("the task failed; what it did stands until a person decides", human=True))
-        else:
-            answer = self.log.fail_answer
-            data = answer.details if answer is not None else {}
+        elif self.log.fail_answer is not None:
+            data = self.log.fail_answer.details
             self.fail(
                 {"kind": "failed", "code": "failed_by_person", "detail": data.get("why", ""), "by": data.get("by", "")}, this
             )
+        else:
+            data = self.log.cancel.details if self.log.cancel is not None else {}
+            self.fail({"kind": "cancelled", "code": "", "detail": data.get("why", ""), "by": data.get("by", "")}, this)
+
+    def conclude_undone(self, this: Pass, error: BaseException | None, failure: dict[str, Any]) -> None:
+        """What was to be undone is undone or let stand; or something is still open, and the task is not at its end."""
+        rows = self.log.store.rows(self.task_id)
+        if error is not None:
+            self.open_case(this, CaseKind.CODE_ERROR, self.code_error(error), text_of(error))
+        elif all(one.settled for one in obligations(self.runtime, rows)):
+            self.end_badly(failure, rows)
+        else:  # the wish to undo came while this pass settled doubts
+            self.log.load()
+            self.goes_on = True
 
     def shown(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """What the code itself has worded, as it may be stored: without known secrets, and as text that is text."""
@@ -237,6 +276,8 @@ class Concluding:
         """Park the task; with nothing new to say, only give the claim back."""
         park = park._replace(why=self.shown({"why": park.why})["why"])
         status = TaskStatus.NEEDS_HUMAN if park.human else TaskStatus.WAITING if park.until or park.frozen else TaskStatus.READY
+        if self.log.failing is not None and not park.human:
+            status = TaskStatus.COMPENSATING
         head = self.log.store.head(self.task_id)
         same = head is not None and (head.status, head.wake_at, head.why) == (status, park.until, park.why[:300])
         if same and not first:
@@ -250,8 +291,12 @@ class Concluding:
         )  # fmt: skip
         self.append(*first, parked, keep=keep)
 
-    def append(self, *drafts: Event, blobs: Any = (), keep: CaseKind | None = None) -> None:
-        """Append the run's last rows; what the machine got past closes its cases in the same transaction."""
+    def append(self, *drafts: Event, blobs: Any = (), keep: CaseKind | None = None, goes_on: bool = False) -> None:
+        """Append the run's last rows; what the machine got past closes its cases in the same transaction.
+
+        `goes_on`: another pass follows, and the task keeps its owner. So it does when the task was cancelled before the row
+        that says that it is done.
+        """
         went_on = drafts[-1].status != TaskStatus.READY
         with self.zombie_lock:
             while True:
@@ -270,16 +315,23 @@ class Concluding:
                     and opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED)
                     and opened.kind != keep
                 ]
+                if drafts[-1].status == TaskStatus.DONE and self.log.cancel is not None:
+                    goes_on = True
+                    break
                 if drafts[-1].kind == Kind.TASK_ENDED:  # what has ended takes no answer any more
                     for opened in self.log.cases.values():
                         if is_question(opened.row):
                             closing += dropped_rows(question_of(opened.row), now, self.log.epoch)
+                keep_owner = goes_on or bool(self.zombies)
                 try:
-                    keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=bool(self.zombies)))  # noqa: B023
+                    keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=keep_owner))  # noqa: B023
                     break
                 except Moved:
                     continue
-            self.concluded = True
+            self.concluded = not goes_on
+        if goes_on:
+            self.log.load()
+            self.goes_on = True
 
 
 def _same(logged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -287,21 +339,22 @@ def _same(logged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return all(logged.get(k) == now.get(k) for k in keys)
 
 
+def ended_as(failure: Mapping[str, Any]) -> TaskStatus:
+    """How a task ends that did not succeed, where what it did was not all undone."""
+    return TaskStatus.CANCELLED if failure["kind"] == "cancelled" else TaskStatus.FAILED
+
+
+def in_short(failure: Mapping[str, Any]) -> str:
+    """A failure on one line."""
+    if failure["kind"] in ("cancelled", "undo"):
+        by = f" by {failure['by']}" if failure.get("by") else ""
+        word = "cancelled" if failure["kind"] == "cancelled" else "to be undone"
+        return f"{word}{by}" + (f": {failure['detail']}" if failure.get("detail") else "")
+    return f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
+
+
 def failure_of(error: StepFailed | Abort) -> dict[str, Any]:
     """The failure as the TaskEnded row keeps it."""
     if isinstance(error, Abort):
         return {"kind": "abort", "detail": error.reason}
     return {"kind": error.kind, "code": error.reason, "detail": error.detail, "step": error.step, "path": error.path}
-
-
-def obligations(runtime: Runtime, rows: list[Event]) -> list[dict[str, Any]]:
-    """The done steps with a registered compensation, the latest first: what a failed task has to undo."""
-    done_at = {r.path: r.event_seq for r in rows if r.kind == Kind.STEP_SETTLED and r.status == StepStatus.DONE}
-    owed: list[tuple[int, dict[str, Any]]] = []
-    for path, record in fold_steps(rows).items():
-        if record.status != StepStatus.DONE or record.effect == Effect.READ or record.policy_digest is None:
-            continue
-        policy = canonical.decode(runtime.content.get(record.policy_digest))
-        if policy.get("compensate"):
-            owed.append((done_at[path], {"path": path, "step": record.name, "compensate": policy["compensate"]}))
-    return [entry for _, entry in sorted(owed, key=lambda pair: -pair[0])]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import forks
 from .binding import is_async
-from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Returned, Run, StepLoop, Wait, current
+from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
@@ -52,6 +52,9 @@ def drive(run: Run, loop: StepLoop) -> Any:
             if isinstance(request, Wait):
                 wait(run, request)
                 reply = None
+            elif isinstance(request, RunChild):
+                assert run.runtime.run_child is not None
+                reply = run.runtime.run_child.run_to_end(run, request)
             else:
                 reply = call_here(run, request)
     except StopIteration as end:
@@ -132,6 +135,9 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
             if isinstance(request, Wait):
                 await await_time(run, request)
                 reply = None
+            elif isinstance(request, RunChild):
+                assert run.runtime.run_child is not None
+                reply = await run.runtime.run_child.arun_to_end(run, request)
             else:
                 try:
                     reply = await call_async(run, request)

@@ -16,7 +16,7 @@ from .binding import KEY, Binder, Hints, Selector, resolve_hints
 from .canonical import encode
 from .durations import MINUTE, SECOND, show_duration
 from .errors import UsageError
-from .events import Effect
+from .events import Effect, Instant
 from .once import Template
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ _STRICTNESS = {Effect.READ: 0, Effect.IDEM_WRITE: 1, Effect.NON_IDEM_WRITE: 2}
 # ---------------------------------------------------------------- policies
 
 
+class Deadline(NamedTuple):
+    """`compensate_deadline`: within how long after the start of the first attempt that may have had the effect."""
+
+    since: Instant
+    within_us: int
+
+
 class Policy(NamedTuple):
     """What holds for one step of one task: its definition's own, or what `tighten` made of an open intent's."""
 
@@ -55,6 +62,8 @@ class Policy(NamedTuple):
     settle_within_us: int
     has_query: bool
     independent: bool
+    undo_by: Deadline | None = None
+    """Of a compensation: until when it may be sent."""
 
 
 def tighten(

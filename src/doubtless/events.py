@@ -76,12 +76,19 @@ class StepStatus(StrEnum):
     COMPENSATED = "compensated"
 
 
+UNDO = "~"
+"""What the path of a compensation begins with; the rest is the path of the step that it undoes. No place of the code."""
+
 SETTLED = frozenset({StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED, StepStatus.COMPENSATED})
 
 
 STEP_MOVES: dict[StepStatus | None, tuple[StepStatus, ...]] = {
     # At once `not_applied`: refused, because another step has the business key; in a fork: taken over, or denied.
-    None: (StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
+    # At once `needs_human`: a compensation that cannot even begin, because its code is gone, begins with its case.
+    None: (
+        StepStatus.STARTED, StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED,
+        StepStatus.NEEDS_HUMAN,
+    ),
     StepStatus.STARTED: (StepStatus.DONE, StepStatus.FAILED),
     StepStatus.UNCERTAIN: (StepStatus.NEEDS_HUMAN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
     StepStatus.NEEDS_HUMAN: (StepStatus.UNCERTAIN, StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED),
@@ -100,9 +107,12 @@ TASK_MOVES: dict[TaskStatus | None, tuple[TaskStatus, ...]] = {
         TaskStatus.COMPENSATING, TaskStatus.CANCELLED,
     ),
     TaskStatus.WAITING: (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.CANCELLED),
-    TaskStatus.NEEDS_HUMAN: (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.CANCELLED),
-    TaskStatus.COMPENSATING: (TaskStatus.NEEDS_HUMAN, TaskStatus.COMPENSATED, TaskStatus.FAILED, TaskStatus.CANCELLED),
-    TaskStatus.DONE: (),
+    TaskStatus.NEEDS_HUMAN: (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.COMPENSATING, TaskStatus.CANCELLED),
+    TaskStatus.COMPENSATING: (
+        TaskStatus.RUNNING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN, TaskStatus.COMPENSATED, TaskStatus.FAILED,
+        TaskStatus.CANCELLED,
+    ),
+    TaskStatus.DONE: (TaskStatus.COMPENSATING,),  # a person's wish: `app.compensate`
     TaskStatus.FAILED: (),
     TaskStatus.COMPENSATED: (),
     TaskStatus.CANCELLED: (),
@@ -129,6 +139,10 @@ class CaseKind(StrEnum):
     CONTRADICTION = "contradiction"
     OUTPUT = "output"
     QUESTION = "question"
+
+
+ASKING = frozenset({CaseKind.DOUBT, CaseKind.COMPENSATION})
+"""The kinds of cases that ask whether an unsettled write happened; a compensation has its own."""
 
 
 class Instant(NamedTuple):

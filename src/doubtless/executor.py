@@ -15,16 +15,17 @@ from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request,
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
 from .errors import Frozen, KeyHeld, Moved, StepFailed, UsageError
-from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
 from .holders import intent_data, take_key
 from .inputs import call_params, stored_input
 from .lookback import look_back
 from .outcomes import Outcome, classify_raised, classify_returned
 from .outputs import Output, replayed
-from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide
+from .protocol import TOO_LATE, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide, time_left
 from .recording import closing_rows, key_data, record_outcome, record_result, settled_rows, tell_cases
 from .store.base import Blob
+from .undoing import heard
 
 
 def run_step(run: Run, definition: StepDefinition | None, path: str, given: Input | None, *, name: str = "") -> StepLoop:
@@ -40,7 +41,11 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
         record = log.record(path)
         if record is None and path in log.settled:
             return None if given is None else replayed(run, definition, path, log.settled_at(path))
+        if record is not None and record.undoes and not record.keys:
+            record = None  # a compensation that could not begin before: all that there is of it are cases
         policy, lost = effective(runtime, definition, record)
+        if log.undo_by is not None or path[0] == UNDO:
+            policy = policy._replace(undo_by=log.deadline(path))
         if record is not None and record.in_doubt and lost and not record.evidence and not record.answer:
             yield from ask(run, record, f"gone from the table since the intent: {', '.join(lost)}")
             continue
@@ -55,8 +60,10 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                 continue
         now = runtime.store.now()
         action = decide(policy, record, now)
-        if given is None and (record is None or not (record.in_doubt or record.evidence)):
-            return None
+        if (given is None or run.cancelled(path)) and (record is None or not (record.in_doubt or record.evidence)):
+            if given is None:
+                return None
+            raise run.park_cancelled()
         if definition is None and record is not None and isinstance(action, Call | LookBack):
             yield from ask(run, record, "the step is gone from the table", anew=record.answer is not None)
             continue
@@ -81,6 +88,9 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                 yield from look_back(run, definition, policy, record)
             case WaitUntil():
                 yield Wait(action.at, f"{step} at {path}: {action.why}")
+            case AskHuman() if record is None:
+                assert definition is not None
+                ask_unsent(run, definition, path, given, action.why)
             case AskHuman():
                 assert record is not None
                 yield from ask(run, record, action.why, anew=action.anew)
@@ -145,12 +155,20 @@ def begin_call(
             return None
         except Frozen as frozen:
             raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
+    if policy.undo_by is not None and not action.allow and not time_left(policy, run.runtime.store.now()):
+        record_outcome(frame, Outcome("not_sent", "deadline", TOO_LATE, None))
+        return None
     return request
 
 
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     """Record what came of the call. The output in a tuple, or None: decide again."""
     run, definition = frame.run, frame.definition
+    said = heard(frame.path, reply)
+    if isinstance(said, Outcome):
+        record_outcome(frame, said)
+        return None
+    reply = said
     if isinstance(reply, Returned):
         if type(reply.value) in PLAIN and definition.classify is None:
             return (record_result(frame, reply.value),)
@@ -280,6 +298,29 @@ def _circumstances(definition: StepDefinition, run: Run, path: str) -> dict[str,
     }
 
 
+def ask_unsent(run: Run, definition: StepDefinition, path: str, given: Input | None, why: str) -> None:
+    """Open the case of a write whose time is over before it was sent: with its intent, which was never called."""
+    assert given is not None
+    now, step_seq, kind = run.runtime.store.now(), run.log.next_step_seq(), CaseKind.DOUBT
+    if path[0] == UNDO:
+        kind = CaseKind.COMPENSATION
+    key = idempotency_key(run.runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
+    row, blobs = intent(run, definition, path, given, step_seq, key, now)
+    common: dict[str, Any] = {"step_seq": step_seq, "path": path, "step_name": definition.name, "epoch": run.log.epoch}
+    error = dump({"kind": "not_sent", "code": "deadline", "detail": why})
+    ended = draft(
+        run.task_id, Kind.ATTEMPT_ENDED, now, status=StepStatus.UNCERTAIN, attempt=1, error=error, finished_at=now.wall, **common
+    )  # fmt: skip
+    opened = draft(
+        run.task_id, Kind.CASE_OPENED, now, status=StepStatus.NEEDS_HUMAN, data={"kind": kind, "why": why}, **common
+    )  # fmt: skip
+    try:
+        run.log.append(row, ended, opened, blobs=blobs)
+    except Moved:
+        return
+    tell_cases(run, path, kind)
+
+
 def settle_reused(run: Run, record: StepRecord, action: Reuse) -> None:
     """A late success of an attempt settles the step (rule 12); a second unprotected attempt is a contradiction."""
     if action.attempt is None:
@@ -351,16 +392,16 @@ def settle_failed(run: Run, definition: StepDefinition | None, record: StepRecor
 def ask(run: Run, record: StepRecord, why: str, *, anew: bool = False) -> Generator[Request, Reply, None]:
     """Open a case unless one is open, and park unless the machine has something left to do."""
     if record.doubt_case is None or anew:
-        now = run.runtime.store.now()
+        kind = CaseKind.COMPENSATION if record.undoes else CaseKind.DOUBT
         row = draft(
-            run.task_id, Kind.CASE_OPENED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
-            status=StepStatus.NEEDS_HUMAN, data={"kind": CaseKind.DOUBT, "why": why}, epoch=run.log.epoch,
+            run.task_id, Kind.CASE_OPENED, run.runtime.store.now(), step_seq=record.step_seq, path=record.path,
+            step_name=record.name, status=StepStatus.NEEDS_HUMAN, data={"kind": kind, "why": why[:1000]}, epoch=run.log.epoch,
         )  # fmt: skip
         try:
             run.log.append(row)
         except Moved:
             return
-        tell_cases(run, record.path, CaseKind.DOUBT)
+        tell_cases(run, record.path, kind)
         return  # decide again: with the case open, the machine may still have something to do
     raise run.park(f"{record.name} at {record.path}: {why}", human=True)
     yield  # a generator like its siblings

@@ -10,11 +10,18 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from .events import SETTLED, STEP_MOVES, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus, elapsed_least
+from .events import ASKING, SETTLED, STEP_MOVES, UNDO, Effect, Event, Instant, Kind, StepStatus, TaskStatus, elapsed_least
 
 OutcomeKind = Literal["done", "not_sent", "rejected", "unknown"]
 GRAVITY: tuple[OutcomeKind, ...] = ("unknown", "rejected", "not_sent")
 """The gravest first: of the attempts that count, the worst outcome decides."""
+
+
+NO_EVIDENCE = "no_evidence"
+"""The code of an attempt of a compensation that returned, and showed nothing: None, a bool, something empty."""
+
+NOT_UNDOABLE = "not_undoable"
+"""The code of an attempt of a compensation that said `NotUndoable`."""
 
 
 class HeadChange(NamedTuple):
@@ -226,6 +233,16 @@ class StepRecord:
         return self.status in SETTLED
 
     @property
+    def undoes(self) -> bool:
+        """Whether it is a compensation."""
+        return self.path[0] == UNDO
+
+    @property
+    def shown_nothing(self) -> bool:
+        """Of a compensation: whether its last call returned, and what it returned shows nothing."""
+        return bool(self.attempts) and self.attempts[-1].code == NO_EVIDENCE
+
+    @property
     def current(self) -> list[Attempt]:
         """The attempts that count: under the current key, not cleared."""
         return [a for a in self.attempts if a.generation == self.generation and not a.cleared]
@@ -261,8 +278,8 @@ class StepRecord:
 
     @property
     def doubt_case(self) -> str | None:
-        """The id of the open case about this step's doubt."""
-        return next((case for case, kind in self.cases.items() if kind == CaseKind.DOUBT), None)
+        """The id of the open case about this step's doubt; of a compensation: about whether it undid anything."""
+        return next((case for case, kind in self.cases.items() if kind in ASKING), None)
 
     def recent_looks(self) -> list[Look]:
         """The look-backs since the last attempt began: each new attempt starts the counts at zero."""
@@ -287,6 +304,7 @@ class StepRecord:
             self.policy_digest, self.once = bytes.fromhex(data["policy"]), data.get("once")
             self.once_window_us = data.get("window_us")
         self.settle_from = row.at
+        self.answer = None  # of a compensation that could not begin when it was given
         self._started(row)
 
     def _started(self, row: Event) -> None:
@@ -346,6 +364,8 @@ class StepRecord:
 
     def _settled(self, row: Event) -> None:
         self.status = row.status or StepStatus.DONE
+        if self.status == StepStatus.COMPENSATED:
+            return  # what it had done stays what it had done
         self.output_ref, self.error = row.output_ref, row.error
         self.answer = None
         if row.input_hash is not None:
@@ -370,7 +390,8 @@ class StepRecord:
         self.cases[case_id(row.task_id, row.event_seq)] = kind
         if row.input_hash is not None:  # a question: the first row of its step
             self.input_ref, self.input_hash = row.input_ref, row.input_hash
-        if kind == CaseKind.DOUBT and not self.settled:
+        if kind in ASKING and not self.settled:
+            self.effect = Effect(row.effect_class or self.effect)
             self.status = StepStatus.NEEDS_HUMAN
             self.answer = None  # what the new case shows makes the answer before it void
 
@@ -449,7 +470,8 @@ class Moves:
         """The moves that this row makes and may not: path, from, to."""
         touched = list(self._records) if row.kind == Kind.TASK_CLAIMED else [row.path] if row.path is not None else []
         illegal: list[tuple[str, str | None, str]] = []
-        if row.kind == Kind.STEP_INTENDED and row.path in self._records:  # one place, one intent: its key never changes (I5)
+        intended = row.kind == Kind.STEP_INTENDED and row.path in self._records and self._records[row.path].keys
+        if intended and row.path is not None:  # one place, one intent: its key never changes (I5)
             return [(row.path, self._records[row.path].status, "a second intent")]
         for path in touched:
             record, before = self._records.get(path), None

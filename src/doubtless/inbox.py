@@ -12,14 +12,16 @@ from .canonical import encode
 from .canonical_writer import CHUNK
 from .effects import StepDefinition
 from .errors import AlreadySettled, AnswerRefused, CaseChanged, Conflict, KeyHeld, Moved, UnknownCase
-from .events import CaseKind, Effect, Event, Kind, StepStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .holders import next_turn
+from .log import Origin
 from .outcomes import unstorable
 from .outputs import store_output
 from .questions import EXPIRED, Question, closing_rows, denial, is_question, moment, question_of
 from .recording import key_data
 from .store.base import CaseRow
+from .undoing import undone_row
 
 # ---------------------------------------------------------------- answers
 
@@ -49,6 +51,10 @@ class Fail(NamedTuple):
     """Fail the task for good."""
 
 
+class Compensate(NamedTuple):
+    """Undo the effects of a failed task, the latest first."""
+
+
 class LetStand(NamedTuple):
     """Let the effects of a failed task stand; the task ends failed and lists them."""
 
@@ -67,13 +73,14 @@ class Deny(NamedTuple):
     """There is no such value: the step fails as abandoned."""
 
 
-AnyAnswer = Happened | DidNotHappen | Abandon | Retry | Fail | LetStand | Noted | Answer | Deny
+AnyAnswer = Happened | DidNotHappen | Abandon | Retry | Fail | Compensate | LetStand | Noted | Answer | Deny
 
 TAKES: dict[str, tuple[type[Any], ...]] = {
     CaseKind.DOUBT: (Happened, DidNotHappen, Abandon),
     CaseKind.CODE_ERROR: (Retry, Fail),
     CaseKind.DIVERGED: (Retry, Fail),
-    CaseKind.HOLD: (LetStand,),
+    CaseKind.COMPENSATION: (Happened, DidNotHappen, Abandon),
+    CaseKind.HOLD: (Compensate, LetStand),
     CaseKind.CONTRADICTION: (Noted,),
     CaseKind.OUTPUT: (Answer, Deny),
     CaseKind.QUESTION: (Answer, Deny),
@@ -82,7 +89,7 @@ TAKES: dict[str, tuple[type[Any], ...]] = {
 
 SPELLED: dict[type[Any], str] = {
     Happened: "happened", DidNotHappen: "did_not_happen", Abandon: "abandon", Retry: "retry", Fail: "fail",
-    LetStand: "let_stand", Noted: "noted", Answer: "answer", Deny: "deny",
+    Compensate: "compensate", LetStand: "let_stand", Noted: "noted", Answer: "answer", Deny: "deny",
 }  # fmt: skip
 """How an answer is spelled on the command line and in the log."""
 
@@ -94,6 +101,7 @@ DOES: dict[type[Any], str] = {
     Abandon: "the step is settled as failed and may stand; the task sees StepFailed('abandoned')",
     Retry: "the task's code runs again; a step whose attempts are used up gets one more",
     Fail: "the task fails for good; effects that have to be undone are listed",
+    Compensate: "the listed effects are undone, the latest first",
     LetStand: "the task ends failed; the listed effects stand",
     Noted: "the case is closed; nothing else changes",
     Answer: "the task goes on with this value as the step's output",
@@ -106,6 +114,16 @@ DOES_THERE: dict[type[Any], str] = {
     Deny: "the task sees Denied, with your name and why; what it does then is its own code's",
 }
 """What an answer to a question of `app.wait_for` does."""
+
+UNDOES: dict[type[Any], str] = {
+    Happened: "the effect is undone, by hand or as you found it, with the output you give as the evidence",
+    DidNotHappen: (
+        "it was not undone. Recorded now; acts when nothing can land any more and after a fresh look: then retry undoes it,"
+        " also after its deadline, and fail lets the effect stand: the end lists it"
+    ),
+    Abandon: "nobody will find out: the effect may stand, and the end lists it",
+}
+"""What an answer about a compensation does."""
 
 
 class Case(NamedTuple):
@@ -156,7 +174,8 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     evidence: dict[str, Any] = {k: v for k, v in data.items() if k not in ("kind", "why")}
     if record is not None:
         evidence |= step_evidence(runtime, record, events)
-    answers = {SPELLED[a]: DOES[a] for a in TAKES.get(row.kind, ())}
+    does = DOES | UNDOES if row.kind == CaseKind.COMPENSATION else DOES
+    answers = {SPELLED[a]: does[a] for a in TAKES.get(row.kind, ())}
     if "fork" in evidence:
         answers = fork_question(runtime, opened, evidence)
     elif is_question(opened):
@@ -301,7 +320,7 @@ def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
                 why = "its owner died; whoever resumes the task settles it"
             elif not (record.gravest == "unknown" or record.in_flight):
                 continue
-            elif not alive and head.status != "waiting":
+            elif not alive and head.status not in ("waiting", "compensating"):
                 why = "nobody is settling it; resume the task"
             elif age >= settle_within(record.name):
                 why = "it is not settled within settle_within"
@@ -411,7 +430,8 @@ def answer_rows(
     now = runtime.store.now()
     if question is not None:
         return question_rows(runtime, question, case, answer, by, why)
-    record = fold_steps(runtime.store.rows(case.task_id)).get(case.path) if case.path is not None else None
+    records = fold_steps(runtime.store.rows(case.task_id)) if case.path is not None else {}
+    record = records.get(case.path or "")
     where: dict[str, Any] = {"path": case.path, "step_name": case.step, "step_seq": record.step_seq if record else None}
     data: dict[str, Any] = {
         "case_id": case.id, "answer": SPELLED[type(answer)], "by": by, "why": why, "shown": case.hash,
@@ -431,11 +451,17 @@ def answer_rows(
                 output_ref = ref
             else:
                 after.append(settled_row(case, where, now, StepStatus.DONE, record, output_ref=ref))
+                if case.kind == CaseKind.COMPENSATION:
+                    original = records[(case.path or "").removeprefix(UNDO)]
+                    origin = Origin(original.name, original.step_seq, None)
+                    after.append(undone_row(case.task_id, case.path or "", origin, now, None))
         case Abandon():
             failure = dump({"kind": "abandoned", "code": "abandoned", "detail": f"by {by}: {why}"})
             after.append(settled_row(case, where, now, StepStatus.FAILED, record, error=failure))
         case Deny() if case.kind == CaseKind.OUTPUT:
             error = dump({"kind": "abandoned", "code": "output_denied", "detail": f"by {by}: {why}"})
+        case Compensate():
+            after.append(undo_row(case.task_id, case.evidence["failure"], now, len(case.evidence["obligations"])))
         case Retry():
             after += retry_rows(runtime, case, by, now)
         case _:
@@ -459,6 +485,12 @@ def question_rows(
         ended, blobs = {"output_ref": ref}, [] if blob is None else [blob]
     rows = closing_rows(question, now, answer=SPELLED[type(answer)], by=by, why=why, shown=case.hash, wake=True, **ended)
     return rows, blobs
+
+
+def undo_row(task_id: str, failure: Any, now: Any, count: int) -> Event:
+    """The row by which a person lets a task's effects be undone; its owner, or whoever resumes the task, does it."""
+    data = {"failure": failure, "wake_at": None, "why": f"undoing {count} of its effects"}
+    return draft(task_id, Kind.TASK_PARKED, now, status=TaskStatus.COMPENSATING, data=data)
 
 
 def settled_row(case: Case, where: dict[str, Any], now: Any, status: StepStatus, record: StepRecord | None, **more: Any) -> Event:
@@ -512,7 +544,8 @@ def turn_again(runtime: Runtime, record: StepRecord, now: Any) -> int:
 
 def given_output(runtime: Runtime, case: Case, value: Any) -> tuple[str | bytes | None, list[Any]]:
     """A person's output in its stored form. Refused when it has none, or does not fit the step's annotation."""
-    definition: StepDefinition | None = runtime.find(case.step or "")
+    undoes = case.kind == CaseKind.COMPENSATION  # its output is evidence: no annotation asks anything of it
+    definition: StepDefinition | None = None if undoes else runtime.find(case.step or "")
     if definition is None:
         ref, blob = runtime.content.put(encode(value, where="the output"))
         return ref, [] if blob is None else [blob]

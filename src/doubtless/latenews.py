@@ -15,6 +15,7 @@ from .keeping import spill_result
 from .outcomes import Outcome, classify_returned, storable, text_of
 from .outputs import store_output
 from .store.base import Blob
+from .undoing import heard
 
 
 def take_in(runtime: Runtime, row: Event) -> None:
@@ -80,23 +81,27 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
     """Keep what a call said after its attempt was given up: evidence, which settles what is unsettled (rule 12)."""
     now = runtime.store.now()
     step = frame.definition
+    said = heard(frame.path, reply)
     common: dict[str, Any] = {
         "step_seq": frame.step_seq, "path": frame.path, "step_name": frame.name, "attempt": frame.attempt, "epoch": epoch,
     }  # fmt: skip
-    if isinstance(reply, Returned):
+    if isinstance(said, Outcome):
+        outcome: Outcome | None = said
+    elif isinstance(said, Returned):
         outcome = classify_returned(
-            reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False,
+            said.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False,
             mask=runtime.vault.mask,
         )  # fmt: skip
     else:
-        outcome = Outcome("unknown", type(reply.error).__name__, storable(runtime.vault.mask(text_of(reply.error)))[:500], None)
-    if outcome is not None or not isinstance(reply, Returned):
+        assert isinstance(said, Raised)
+        outcome = Outcome("unknown", type(said.error).__name__, storable(runtime.vault.mask(text_of(said.error)))[:500], None)
+    if outcome is not None or not isinstance(said, Returned):
         error = dump({"kind": "unknown", "code": outcome.code if outcome else "", "detail": outcome.detail if outcome else ""})
         runtime.store.add(
             task_id, [draft(task_id, Kind.EVIDENCE_STORED, now, error=error, data={"what": "late_error"}, **common)]
         )
         return
-    output = store_output(runtime, step, reply.value)
+    output = store_output(runtime, step, said.value)
     fault = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
     row = draft(task_id, Kind.EVIDENCE_STORED, now, output_ref=output.ref, error=fault, **common)
     late_result(runtime, task_id, row, output.blobs)
@@ -105,12 +110,13 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
 def spill_late_news(run: Run, frame: Frame, reply: Returned | Raised) -> None:
     """Keep a late success that the store does not take: it may be the only proof of the effect (rule 6)."""
     runtime, step = run.runtime, frame.definition
-    if isinstance(reply, Raised) or classify_returned(
-        reply.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
+    said = heard(frame.path, reply)
+    if not isinstance(said, Returned) or classify_returned(
+        said.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False
     ):
         return
     try:
-        text = runtime.vault.mask(encode(reply.value, where=f"the output of {step.name}"))
+        text = runtime.vault.mask(encode(said.value, where=f"the output of {step.name}"))
     except NotCanonical:
         return
     row = draft(

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from .effects import Deadline
 from .errors import Moved
-from .events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
+from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
 from .fold import StepRecord, fold_step
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Store
-from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, rows_of_step
+from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
+
+
+class Origin(NamedTuple):
+    """The step that a compensation undoes, and until when it may be sent."""
+
+    name: str
+    step_seq: int
+    deadline: Deadline | None
 
 
 class TaskLog(TaskFold):
@@ -36,9 +46,15 @@ class TaskLog(TaskFold):
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
         self.remember = False  # an agent's loop looks at each of its steps once more: keep what is settled until it has
+        self.origins: dict[str, Origin] = {}  # of compensations that this owner has begun with
+        self.undo_by: Deadline | None = None  # of a task that is a compensation: until when its writes may be sent
         self._announced = claim.takeover
         super().__init__(self._rows_of)
         self.load()
+
+    def deadline(self, path: str) -> Deadline | None:
+        """Until when the step at `path` may be sent: of a compensation, and in a task that is one."""
+        return self.origins[path].deadline if path[0] == UNDO else self.undo_by
 
     # ------------------------------------------------------------ reading
 
@@ -80,7 +96,7 @@ class TaskLog(TaskFold):
     def _take_whole(self, row: Event) -> None:
         """Take in a row of which `_outline` has seen the lean columns."""
         path = row.path
-        if row.kind in WHOLE or (row.data is not None and row.kind == Kind.STEP_SETTLED):
+        if needs_keeping(row):
             self.keep(row)
         if row.kind == Kind.TASK_CLAIMED:
             self.take_claim(row)
@@ -93,13 +109,14 @@ class TaskLog(TaskFold):
         open_from: dict[str, tuple[int, bytes | None]] = {}  # of steps that are not settled: their first row, input hash
         for known_open, rows in self.open.items():
             open_from[known_open] = (base + 1, first_digest(rows))
+        compensating, compensated = TaskStatus.COMPENSATING.value, StepStatus.COMPENSATED.value
         settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, tuple.__new__
         whole, seen, seq, floor = 1 << 62, self.steps_seen, base, self.floor
         for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id, after=base):
             if step_seq is not None and step_seq > seen:
                 seen = step_seq
             if path is None:
-                if kind in WHOLE:
+                if kind in WHOLE or status == compensating:
                     whole = min(whole, seq)
             elif floor and path not in open_from and path not in settled and self.covered(path):
                 self.reached_back = self.reached_back or changes_replay(kind, output, error)
@@ -110,9 +127,10 @@ class TaskLog(TaskFold):
                 if name == WAIT_FOR:  # it says which event it has taken
                     whole = min(whole, seq)
                 known = open_from.pop(path, None)
-                if known is None or known[1] is None:
-                    before = settled.get(path) if digest is None else None
-                    settled[path] = make(Settled, (name, digest if before is None else before[1], status, output, error))
+                if status == compensated and path in settled:
+                    settled[path] = settled[path]._replace(status=status)
+                elif known is None or known[1] is None:
+                    settled[path] = make(Settled, (name, digest, status, output, error))
                 else:
                     settled[path] = make(Settled, (name, known[1], status, output, error))
             elif kind in WHOLE and path not in settled:

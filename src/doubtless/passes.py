@@ -14,7 +14,7 @@ from .drift import explained, first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
-from .events import Effect
+from .events import UNDO, Effect
 from .executor import run_step
 from .inputs import prepare
 from .keeping import keep_trying
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from .tasks import TaskRun
 
 
-UNDO = "~"
-"""What the path of a compensation begins with; the rest is the path of the step that it undoes. No place of the code."""
-
 GROUP = "a parallel group"
 
 
@@ -45,6 +42,7 @@ class Park(NamedTuple):
     frozen: str | None = None
     diverged: Diverged | None = None
     awaits: str | None = None
+    cancelled: bool = False
 
 
 class Owner(Protocol):
@@ -98,6 +96,8 @@ class Scope:
         run = self.run
         if run.abandoned or run.parked is not None or run.over:
             run.check()
+        if run.log.cancel is not None:
+            raise run.park_cancelled()
         if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):
             kind = "asyncio.Task" if self.aio_task is not None and get_ident() == self.thread else "thread"
             raise OutsideTask(
@@ -206,6 +206,14 @@ class Pass:
             raise Parking(self.parked.why if self.parked else "this pass was given up")
         if self.over:
             raise Parking("the task's code has ended")
+
+    def cancelled(self, path: str) -> bool:
+        return self.log.cancel is not None and path[0] != UNDO
+
+    def park_cancelled(self) -> Parking:
+        if self.parked is None:
+            self.parked = Park("cancelled: nothing new begins", cancelled=True)
+        return Parking(self.parked.why)
 
     def is_quiet(self) -> bool:
         """Whether nothing of this pass can append any more, once it was given up."""

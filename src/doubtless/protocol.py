@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from .effects import Policy
 from .errors import StepFailure
-from .events import Effect, Instant, StepStatus, elapsed_least, elapsed_most
-from .fold import Attempt, Look, StepRecord
+from .events import FOREVER, Effect, Instant, StepStatus, elapsed_least, elapsed_most
+from .fold import NOT_UNDOABLE, Attempt, Look, StepRecord
 
 SECOND = 1_000_000
 
@@ -85,7 +85,7 @@ FIRST = Call(1)
 def decide(policy: Policy, record: StepRecord | None, now: Instant) -> Action:
     """What may be done next with this step."""
     if record is None:
-        return FIRST
+        return FIRST if time_left(policy, now) else AskHuman(TOO_LATE)
     if record.status in (StepStatus.DONE, StepStatus.COMPENSATED):
         return Reuse(record.output_ref)
     if record.settled:
@@ -99,7 +99,10 @@ def decide(policy: Policy, record: StepRecord | None, now: Instant) -> Action:
         return _read(policy, record, now)
     if record.answer is not None:
         return _answered(policy, record, now)
-    return _by_the_deadline(policy, record, now, _write(policy, record, now))
+    action = _by_the_deadline(policy, record, now, _write(policy, record, now))
+    if record.undoes and isinstance(action, Fail):  # no machine lets an effect stand
+        return AskHuman(f"it was not undone: {action.code or action.kind}" + (f" ({action.detail})" if action.detail else ""))
+    return _in_time(policy, record, now, action)
 
 
 def _read(policy: Policy, record: StepRecord, now: Instant) -> Action:
@@ -116,13 +119,14 @@ def _write(policy: Policy, record: StepRecord, now: Instant) -> Action:
     match record.gravest:
         case "not_sent":
             return _call(policy, record, now, last) or _used_up(last)
-        case "rejected" if not policy.retry_rejected:
+        case "rejected" if not policy.retry_rejected or last.code == NOT_UNDOABLE:
             worst = next(a for a in record.current if a.outcome == "rejected")
             return Fail("rejected", worst.code, worst.detail)
         case "rejected":
             return _call(policy, record, now, last, next_generation=True) or _used_up(last)
         case "unknown":
-            resend = _call(policy, record, now, last) if _inside_key_window(policy, record, now) else None
+            may = _inside_key_window(policy, record, now) and not record.shown_nothing and time_left(policy, now) > 0
+            resend = _call(policy, record, now, last) if may else None
             return resend or _look(policy, record, now)
         case _:  # all cleared: proven absent, or a person said so
             if policy.on_absent == "fail" and record.absent:
@@ -286,6 +290,28 @@ def _by_the_deadline(policy: Policy, record: StepRecord, now: Instant, action: A
         return AskHuman("it is not settled within settle_within")
     if isinstance(action, WaitUntil) and action.at > now.wall + left:
         return WaitUntil(now.wall + left, action.why)
+    return action
+
+
+TOO_LATE = "compensate_deadline is over: nothing is sent any more"
+
+
+def time_left(policy: Policy, now: Instant) -> int:
+    """Microseconds for which a compensation may still be sent; never negative, and endless without a deadline."""
+    if policy.undo_by is None:
+        return FOREVER
+    return max(0, policy.undo_by.within_us - elapsed_most(policy.undo_by.since, now))
+
+
+def _in_time(policy: Policy, record: StepRecord, now: Instant, action: Action) -> Action:
+    """`compensate_deadline`: after it nothing is sent and a case is open; what may have landed is still settled (I7)."""
+    if policy.undo_by is None:
+        return action
+    left = time_left(policy, now)
+    if left or isinstance(action, AskHuman):
+        return WaitUntil(min(action.at, now.wall + left), action.why) if isinstance(action, WaitUntil) else action
+    if isinstance(action, Call) or record.doubt_case is None or record.gravest != "unknown":
+        return AskHuman(TOO_LATE)
     return action
 
 

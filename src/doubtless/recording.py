@@ -6,13 +6,14 @@ from typing import Any
 
 from .calls import Frame, Run
 from .errors import Moved, StaleEpoch, StoreUnavailable
-from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
+from .events import ASKING, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying, spill_result, unstored
 from .latenews import late_result
 from .outcomes import Outcome
 from .outputs import Output, open_output_case, replayed, store_output
 from .store.base import Blob
+from .undoing import undone_row
 
 
 def record_result(frame: Frame, value: Any) -> Any:
@@ -54,6 +55,8 @@ def settled_rows(
         effect_class=Effect.READ if effect == Effect.READ else None, output_ref=output.ref, error=error, started_at=began,
         finished_at=now.wall, epoch=run.log.epoch, data=key_data(once),
     )  # fmt: skip
+    if path[0] == UNDO:
+        return [settled, undone_row(run.task_id, path, run.log.origins[path], now, run.log.epoch)]
     if output.fault is None:
         return [settled]
     data = {"kind": CaseKind.OUTPUT, "why": f"{name} is done, but its output is not usable: {output.fault}"}
@@ -145,7 +148,7 @@ def closing_rows(run: Run, record: StepRecord, now: Instant, why: str) -> list[E
             epoch=run.log.epoch,
         )  # fmt: skip
         for case, kind in record.cases.items()
-        if kind == CaseKind.DOUBT
+        if kind in ASKING
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import canonical
 from .beyond import fork_of
+from .effects import Deadline
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Event, Instant, Kind, TaskStatus
 from .latenews import take_in
@@ -66,11 +67,7 @@ class Runs:
         run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
         if run is None:
             return self.run(task_id, wait, one_of_many=one_of_many)
-        ending = _INTERRUPTED
-        try:
-            ending = run.supervise()
-        finally:
-            self.leave(run, ending)
+        ending = self.carry(run)
         if one_of_many and run.interrupted is None:
             ending = Ending()
         return self.outcome(run, ending)
@@ -83,15 +80,30 @@ class Runs:
         run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
         if run is None:
             return await self.arun(task_id, wait)
-        ending = _INTERRUPTED
-        try:
-            if run.code.is_async:
-                ending = await run.awork(run.last)
-            else:
-                ending = await supervised(run)
-        finally:
-            self.leave(run, ending)
-        return self.outcome(run, ending)
+        return self.outcome(run, await self.acarry(run))
+
+    def carry(self, run: TaskRun) -> Ending:
+        """Make passes and conclude, until that is all: a task that fails goes on to undo what it did."""
+        while True:
+            ending: Ending | None = None
+            try:
+                ending = run.supervise()
+            finally:
+                goes_on = self.leave(run, ending)
+            if not goes_on:
+                return ending
+
+    async def acarry(self, run: TaskRun) -> Ending:
+        """The same on the event loop; a sync task's supervisor runs in a thread."""
+        while True:
+            ending: Ending | None = None
+            try:
+                ending = await (run.awork(run.last) if run.code.is_async else supervised(run))
+            finally:
+                goes_on = self.leave(run, ending)
+            if not goes_on:
+                return ending
+            run.next_pass()
 
     def claim(self, task_id: str, *, limit: int | None) -> TaskRun | None:
         """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy.
@@ -131,6 +143,8 @@ class Runs:
         """A claim of a task whose code this app has."""
         log = TaskLog(runtime.store, claim, owner=claim.head.owner, plan=task.code.plan)
         accepted = runtime.store.first(log.task_id)
+        if (undo_by := accepted.details.get("undo_by")) is not None:
+            log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
         params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
         run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
         run.fork = fork_of(runtime.store, log.task_id, accepted)
@@ -153,17 +167,27 @@ class Runs:
             take_in(runtime, kept[0])  # first: what the store still refuses stays kept
             del kept[0]
 
-    def leave(self, run: TaskRun, ending: Ending | None) -> None:
-        """Conclude the run: write how it ended (None: it was broken off), and stop being its owner, whatever happens."""
-        with self._lock:
-            self._active.discard(run)
+    def leave(self, run: TaskRun, ending: Ending | None) -> bool:
+        """Conclude the run: write how it ended (None: it was broken off), and stop being its owner, whatever happens.
+
+        True: another pass follows, of the same owner.
+        """
+        run.goes_on = False
         try:
             run.conclude(ending or _INTERRUPTED)
+            if run.goes_on:
+                return True
         except BaseException as error:
+            run.goes_on = False
             self._give_back(run.task_id, run.give_back)
             if not isinstance(error, DoubtlessError):
                 raise
             run.trouble = error
+        finally:
+            if not run.goes_on:
+                with self._lock:
+                    self._active.discard(run)
+        return False
 
     def _give_back(self, task_id: str, give_back: Callable[[], None]) -> None:
         """Stop being the owner; what the store does not take now is offered again before the next claim."""
@@ -247,7 +271,7 @@ class Runs:
                 task=task_id,
                 step=parked.frozen,
             )
-        if head.status == TaskStatus.NEEDS_HUMAN or (cases and head.status != TaskStatus.WAITING):
+        if head.status == TaskStatus.NEEDS_HUMAN or (cases and head.status not in (TaskStatus.WAITING, TaskStatus.COMPENSATING)):
             return NeedsHuman(
                 f"task {task_id} needs a person: {why}",
                 cases=cases,

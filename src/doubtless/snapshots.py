@@ -226,6 +226,7 @@ FIELDS: dict[str, Field] = {
     "hold_row": ROW,
     "cancel": ROW,
     "events": ROWS_BY_PLACE,
+    "failing": ROW,
     "answered": PAIRS,
 }
 """What of `TaskFold` a snapshot holds: all of its fields (a test compares them), but for its place in the log."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from .events import CaseKind, Event, Kind
+from .events import UNDO, CaseKind, Event, Kind, TaskStatus
 from .fold import case_id
 
 
@@ -36,9 +36,16 @@ class OpenCase(NamedTuple):
 
 
 WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED, Kind.EVENT_RECEIVED})
-"""The kinds whose rows `TaskFold.keep` needs whole, wherever they stand in the log."""
+"""The kinds whose rows `TaskFold.keep` needs whole, wherever they stand in the log; also rows of status compensating."""
 
 _FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
+
+
+def needs_keeping(row: Event) -> bool:
+    """Whether a row says more about its task than what replay needs of its steps."""
+    if row.kind in WHOLE or row.status == TaskStatus.COMPENSATING:
+        return True
+    return row.data is not None and row.kind == Kind.STEP_SETTLED
 
 
 class TaskFold:
@@ -70,16 +77,18 @@ class TaskFold:
         self.hold_row: Event | None = None
         self.cancel: Event | None = None
         self.events: dict[int, Event] = {}  # received and not taken by a wait yet, by their place in the log
+        self.failing: Event | None = None  # the task failed, was cancelled, or is to be undone: its effects are compensated
         self.answered: list[tuple[Event, Event]] = []  # settled questions of the task itself: opened, settled
 
     @property
     def held(self) -> bool:
-        """Whether the task has failed already: by a person, or held until a person says what to do with its effects."""
-        return self.fail_answer is not None or self.hold_row is not None
+        """Whether the task's code is not run any more: it has failed, it was cancelled, or a person said so."""
+        asked = self.fail_answer is not None or self.hold_row is not None
+        return asked or self.failing is not None or self.cancel is not None
 
     def covered(self, path: str) -> bool:
         """Whether a snapshot's state stands for this place, or for what is undone there."""
-        return self.floor > 0 and int(path.lstrip("~").partition(".")[0]) <= self.floor
+        return self.floor > 0 and int(path.lstrip(UNDO).partition(".")[0]) <= self.floor
 
     # ------------------------------------------------------------ folding rows
 
@@ -92,7 +101,7 @@ class TaskFold:
 
     def take_row(self, row: Event) -> None:
         """Fold one row; its place is noted by the caller."""
-        if row.kind in WHOLE or (row.data is not None and row.kind == Kind.STEP_SETTLED):
+        if needs_keeping(row):
             self.keep(row)
         if row.path is not None:
             self.take_step(row, row.path)
@@ -107,7 +116,9 @@ class TaskFold:
     def keep(self, row: Event) -> None:
         """Keep what people said, and which cases are open."""
         if row.kind == Kind.CANCEL_REQUESTED:
-            self.cancel = row
+            self.cancel = self.cancel or row
+        elif row.kind == Kind.TASK_PARKED:
+            self.failing = row if "failure" in row.details else self.failing
         elif row.kind == Kind.EVENT_RECEIVED:
             self.events[row.event_seq] = row
         elif row.kind == Kind.STEP_SETTLED:
@@ -138,13 +149,13 @@ class TaskFold:
                 del self.settled[path]
                 self.open[path] = self.rows_of(path, row.event_seq)
             elif row.kind == Kind.STEP_SETTLED:  # compensated
-                self.settled[path] = outline_of(row, self.settled[path].input_hash)
+                self.settled[path] = self.settled[path]._replace(status=row.status or "")
             return
         if path not in self.open and self.covered(path):
             self.reached_back = self.reached_back or changes_replay(row.kind, row.output_ref, row.error)
             return
         asks = row.kind == Kind.CASE_OPENED and row.input_hash is not None  # a question: the first row of its step
-        if path not in self.open and row.kind not in _FIRST and self.forgets and not asks:
+        if path not in self.open and row.kind not in _FIRST and self.forgets and not asks and path[0] != UNDO:
             return  # late news of a step that is settled and forgotten
         self.open.setdefault(path, []).append(row)
         if row.kind == Kind.ATTEMPT_ENDED:

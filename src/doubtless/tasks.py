@@ -15,6 +15,7 @@ from . import canonical
 from .beyond import Fork
 from .calls import Frame, Runtime, current
 from .canonical import encode
+from .compensation import aundo_all, undo_all
 from .conclusion import Concluding, TaskCode
 from .drivers import adrive, drive
 from .durations import parse_duration
@@ -69,6 +70,14 @@ class TaskRun(Concluding):
 
     # ------------------------------------------------------------ a pass
 
+    def next_pass(self) -> Pass:
+        """Begin another pass over what the log holds now."""
+        with self._turn:
+            self.last = Pass(self)
+            if self.drained:
+                self.last.park("drained: this process stops")
+            return self.last
+
     def arguments(self) -> dict[str, Any]:
         """The task's params, decoded anew for each pass and typed by its annotations."""
         params: dict[str, Any] = canonical.decode(encode(self.params))
@@ -77,7 +86,8 @@ class TaskRun(Concluding):
 
     def doubts(self, this: Pass) -> list[tuple[StepDefinition | None, str, str]]:
         """The steps to settle before task code runs, in the order of first arrival."""
-        found = [r for r in self.log.open_records() if r.in_doubt or (r.evidence is not None and not r.settled)]
+        records = [r for r in self.log.open_records() if not r.undoes]  # compensations are settled in their own order
+        found = [r for r in records if r.in_doubt or (r.evidence is not None and not r.settled)]
         return [(self.runtime.find(r.name), r.path, r.name) for r in found]
 
     def work(self, this: Pass) -> Ending:
@@ -87,6 +97,8 @@ class TaskRun(Concluding):
         try:
             self.settle_doubts(this)
             if self.log.held:
+                if self.log.failing is not None:
+                    undo_all(this)
                 return Ending()
             ending = Ending(self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
@@ -139,7 +151,9 @@ class TaskRun(Concluding):
         ending = Ending()
         try:
             await self.asettle_doubts(this)
-            if not self.log.held:
+            if self.log.failing is not None:
+                await aundo_all(this)
+            elif not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))
         except BaseException as error:  # noqa: BLE001
             ending = Ending(error=unwrapped(error))

@@ -23,6 +23,10 @@ _LIVELY = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.
 """What may be due: of tasks that need a person those that have something to do by themselves as well."""
 
 
+GOES_ON = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.COMPENSATING)
+"""The statuses of tasks that a process can move on, now or at their time."""
+
+
 class Worker:
     """Runs the store's tasks in this process, `concurrency` at a time.
 

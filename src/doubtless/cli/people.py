@@ -9,7 +9,20 @@ import click
 
 from ..app import Doubtless
 from ..errors import DoubtlessError, UsageError
-from ..inbox import SPELLED, Abandon, Answer, AnyAnswer, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
+from ..inbox import (
+    SPELLED,
+    Abandon,
+    Answer,
+    AnyAnswer,
+    Compensate,
+    Deny,
+    DidNotHappen,
+    Fail,
+    Happened,
+    LetStand,
+    Noted,
+    Retry,
+)
 from . import shapes
 from .exits import OK
 from .group import Invocation, common, store_option, target_argument
@@ -81,7 +94,8 @@ def settle(
 ) -> int:  # fmt: skip
     """Answer a case, once. The answer is bound to what was shown: new evidence means looking again.
 
-    ANSWER is one that the case takes (inbox CASE lists them): happened, did_not_happen, abandon, retry, fail, let_stand, noted,
+    ANSWER is one that the case takes (inbox CASE lists them): happened, did_not_happen, abandon, retry, fail, compensate,
+    let_stand, noted,
     answer or deny. It is durable when the command returns; the task goes on with --resume, by resume, or in a worker.
 
     JSON: {"case", "task", "answer", "by"}; with --resume also "status" and "output" of the task that is done.
@@ -129,7 +143,8 @@ def read_answer(answer: str, output: str | None, then: str | None, even_now: boo
             return DidNotHappen(then, even_now)
         case _:
             plain: dict[str, AnyAnswer] = {
-                "abandon": Abandon(), "retry": Retry(), "fail": Fail(), "let_stand": LetStand(), "noted": Noted(), "deny": Deny(),
+                "abandon": Abandon(), "retry": Retry(), "fail": Fail(), "compensate": Compensate(),
+                "let_stand": LetStand(), "noted": Noted(), "deny": Deny(),
             }  # fmt: skip
             return plain[answer]
 

@@ -1,0 +1,72 @@
+"""What a compensation said: done with evidence, undone already, not undoable, or nothing that shows anything (section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from .calls import PLAIN, Raised, Reply, Returned
+from .canonical import encode
+from .errors import NotCanonical
+from .events import UNDO, Event, Instant, Kind, StepStatus, draft
+from .fold import NO_EVIDENCE, NOT_UNDOABLE
+from .log import Origin
+from .outcomes import AlreadyUndone, NotUndoable, Outcome, Rejected
+
+
+def heard(path: str, reply: Reply) -> Reply | Outcome:
+    """What a call came to; of a compensation: what it said about the effect. Only evidence makes it done."""
+    if path[0] != UNDO or not isinstance(reply, Returned | Raised):
+        return reply
+    said = reply.value if isinstance(reply, Returned) else reply.error
+    if isinstance(said, type) and issubclass(said, AlreadyUndone):
+        said = said()
+    if isinstance(said, AlreadyUndone):
+        return Returned({"already_undone": _plain(said.detail)})
+    if isinstance(said, NotUndoable):
+        return Raised(Rejected(NOT_UNDOABLE, said.reason))
+    if isinstance(reply, Raised):
+        return reply
+    if shows_nothing(said):
+        what = repr(said) if said is None or isinstance(said, bool) else f"an empty {type(said).__name__}"
+        return Outcome("unknown", NO_EVIDENCE, f"it returned {what}, which shows nothing: return what the other side said", None)
+    return Returned(_storable(said)) if type(said) not in PLAIN else reply
+
+
+def shows_nothing(value: Any) -> bool:
+    """Whether a compensation's output is no evidence: None, a bool, or something empty."""
+    if value is None or isinstance(value, bool):
+        return True
+    if type(value) in PLAIN:
+        return not value
+    return isinstance(value, Sized) and len(value) == 0
+
+
+def _plain(detail: object) -> Any:
+    try:
+        encode(detail)
+    except NotCanonical:
+        return str(type(detail).__name__)
+    return detail
+
+
+def _storable(value: Any) -> Any:
+    """Nobody asks a person for the output of a compensation: where it has no stored form, its type is what is kept."""
+    from .clients import is_response
+    from .outcomes import Signal
+
+    if isinstance(value, BaseException | Signal) or is_response(value):
+        return value  # no output: classified like any
+    try:
+        encode(value)
+    except NotCanonical as error:
+        return {"returned": type(value).__name__, "why": error.message}
+    return value
+
+
+def undone_row(task_id: str, path: str, origin: Origin, now: Instant, epoch: int | None) -> Event:
+    """The row that makes a done step compensated: written with the one that settles its compensation, never without."""
+    return draft(
+        task_id, Kind.STEP_SETTLED, now, step_seq=origin.step_seq, path=path.removeprefix(UNDO), step_name=origin.name,
+        status=StepStatus.COMPENSATED, epoch=epoch,
+    )  # fmt: skip
