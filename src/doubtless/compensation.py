@@ -92,7 +92,7 @@ def first_effect(record: StepRecord) -> Attempt:
 
 
 def standing(runtime: Runtime, rows: Sequence[Event]) -> list[dict[str, Any]]:
-    """What stands of a task that has ended: writes that were not undone, in the order of first arrival."""
+    """What stands of a task that has ended: writes that were not undone, the latest first."""
     owed = {one.record.path: one for one in obligations(runtime, rows)}
     stands: list[dict[str, Any]] = []
     for path, record in fold_steps(rows).items():
@@ -108,7 +108,7 @@ def standing(runtime: Runtime, rows: Sequence[Event]) -> list[dict[str, Any]]:
             stands.append(owed[path].entry() | may)
         else:
             stands.append({"path": path, "step": record.name, "compensate": None})
-    return stands
+    return stands[::-1]
 
 
 # ---------------------------------------------------------------- undoing

@@ -130,7 +130,8 @@ class TaskLog(TaskFold):
                 if status == compensated and path in settled:
                     settled[path] = settled[path]._replace(status=status)
                 elif known is None or known[1] is None:
-                    settled[path] = make(Settled, (name, digest, status, output, error))
+                    before = settled.get(path) if digest is None else None
+                    settled[path] = make(Settled, (name, digest if before is None else before[1], status, output, error))
                 else:
                     settled[path] = make(Settled, (name, known[1], status, output, error))
             elif kind in WHOLE and path not in settled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from .events import UNDO, CaseKind, Event, Kind, TaskStatus
+from .events import UNDO, CaseKind, Event, Kind, StepStatus, TaskStatus
 from .fold import case_id
 
 
@@ -148,14 +148,15 @@ class TaskFold:
             elif row.kind == Kind.RETRY_ALLOWED:  # reopened: its rows are needed whole again
                 del self.settled[path]
                 self.open[path] = self.rows_of(path, row.event_seq)
-            elif row.kind == Kind.STEP_SETTLED:  # compensated
-                self.settled[path] = self.settled[path]._replace(status=row.status or "")
+            elif row.status == StepStatus.COMPENSATED:  # what it had done stays what it had done
+                self.settled[path] = self.settled[path]._replace(status=row.status)
+            elif row.kind == Kind.STEP_SETTLED:
+                self.settled[path] = outline_of(row, self.settled[path].input_hash)
             return
         if path not in self.open and self.covered(path):
             self.reached_back = self.reached_back or changes_replay(row.kind, row.output_ref, row.error)
             return
-        asks = row.kind == Kind.CASE_OPENED and row.input_hash is not None  # a question: the first row of its step
-        if path not in self.open and row.kind not in _FIRST and self.forgets and not asks and path[0] != UNDO:
+        if path not in self.open and row.kind not in _FIRST and self.forgets and not begins_with_case(row):
             return  # late news of a step that is settled and forgotten
         self.open.setdefault(path, []).append(row)
         if row.kind == Kind.ATTEMPT_ENDED:
@@ -172,6 +173,13 @@ def rows_of_step(rows: Iterable[Event], path: str, until: int) -> Iterator[Event
         if row.event_seq <= until and (row.path == path or (begun and row.kind == Kind.TASK_CLAIMED)):
             begun = True
             yield row
+
+
+def begins_with_case(row: Event) -> bool:
+    """Whether this is a question, or the case of a compensation that cannot even begin: the first row of its step."""
+    if row.kind != Kind.CASE_OPENED:
+        return False
+    return row.input_hash is not None or row.details["kind"] == CaseKind.COMPENSATION
 
 
 def outline_of(row: Event, digest: bytes | None) -> Settled:

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 POLL = 0.2
 """Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier."""
 
-_LIVELY = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)
+_LIVELY = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN)
 """What may be due: of tasks that need a person those that have something to do by themselves as well."""
-
-
-GOES_ON = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.COMPENSATING)
-"""The statuses of tasks that a process can move on, now or at their time."""
 
 
 class Worker:
@@ -187,7 +183,7 @@ class Setback:
                 self._seen = Instant(expected, now.boot)
                 return
         self._seen = now
-        for head in store.heads(status=(TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)):
+        for head in store.heads(status=(TaskStatus.WAITING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN)):
             before = max(expected, head.updated_at)  # what was written later than now was written before the clock was set
             if head.wake_at is not None and head.wake_at > now.wall and before - now.wall >= self.SLACK:
                 self._due.setdefault((head.task_id, head.wake_at), now.boot + max(0, head.wake_at - before))

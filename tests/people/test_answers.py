@@ -291,7 +291,7 @@ def held(app: Doubtless) -> Callable[[], Any]:
     def submit(order: str) -> dict[str, Any]:
         raise ValueError("refused")
 
-    @app.task
+    @app.task(on_failure="hold")
     def two(order: str) -> None:
         book(order=order + "a")
         book(order=order + "b")

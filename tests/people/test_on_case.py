@@ -142,7 +142,7 @@ def test_cases_of_every_kind_are_told(app: Doubtless) -> None:
     def three() -> None:
         raise KeyError("rate")
 
-    @app.task
+    @app.task(on_failure="hold")
     def four() -> None:
         book()
         raise Abort("the business says no")

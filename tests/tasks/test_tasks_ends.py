@@ -215,7 +215,7 @@ def stepping(app: Doubtless, world: World, how: str) -> Any:
             raise Rejected("422", "no such order")
         raise TimeoutError
 
-    @app.task
+    @app.task(on_failure="hold")
     def task(creates: int = 0) -> int:
         for n in range(creates):
             create(n)
@@ -252,7 +252,7 @@ def test_a_failed_task_with_obligations_waits_in_a_hold_case_that_lists_them(app
         ("1", "create", "withdraw"),
     ]
     assert case.evidence["failure"]["kind"] == "rejected"
-    assert list(case.answers) == ["let_stand"]
+    assert list(case.answers) == ["compensate", "let_stand"]
     assert app.show("t").status == "needs_human"
     assert (world.n("submit"), world.n("withdraw")) == (1, 0)
 
@@ -282,7 +282,7 @@ def test_a_task_failed_by_a_person_with_obligations_is_held_too(app: Doubtless, 
     @app.step(effect="non_idem_write")
     def withdraw() -> None: ...
 
-    @app.task
+    @app.task(on_failure="hold")
     def task() -> int:
         world.do("pass")
         create()
@@ -330,7 +330,7 @@ def test_a_doubt_is_settled_before_a_task_that_a_person_has_failed_ends(app: Dou
     async def ask() -> None:
         raise ConnectionError
 
-    @app.task
+    @app.task(on_failure="hold")
     async def task() -> Any:
         return await asyncio.gather(create(), ask())
 
