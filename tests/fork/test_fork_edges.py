@@ -170,13 +170,23 @@ def test_a_used_up_write_that_was_taken_over_is_not_reopened_by_a_retry(ground: 
 
 
 def test_a_read_that_was_not_settled_before_the_point_is_called_anew(ground: Ground) -> None:
-    app, work = ground.release(lambda have: have.app.map(lambda call: call(), [have.app.steps["flaky"], lambda: have.pay("x")["id"]]))
-    calls = []
+    calls, paid = [], threading.Event()
+
+    def code(have: Steps) -> Any:
+        def right() -> Any:
+            done = have.pay("x")["id"]
+            paid.set()
+            return done
+
+        return have.app.parallel(have.app.steps["flaky"], right)
+
+    app, work = ground.release(code)
 
     @app.step(effect="read")
     def flaky() -> int:
         calls.append(1)
         if len(calls) == 1:
+            assert paid.wait(20)
             raise ConnectionResetError
         return len(calls)
 
