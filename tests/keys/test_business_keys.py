@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
+from typing import Any
 
 import pytest
 from keys_ground import Start, lose, offline, refuse
@@ -10,6 +13,7 @@ from keys_ground import Start, lose, offline, refuse
 from doubtless import (
     Abandon,
     AnswerRefused,
+    Deny,
     DidNotHappen,
     Happened,
     NeedsHuman,
@@ -164,6 +168,26 @@ def test_a_wall_clock_that_was_set_forward_ends_no_window(start: Start) -> None:
     assert refunds.world.count() == 1
 
 
+@pytest.mark.parametrize(("holder", "asker"), [("PT1H", "P2D"), ("P2D", "PT1H")])
+def test_of_two_windows_the_longer_counts_whosever_it_is(start: Start, holder: str, asker: str) -> None:
+    refunds, h = start(once_window=holder)
+
+    @refunds.app.step(effect="non_idem_write", once="refund:{order}:1", once_window=asker)
+    def again(order: str) -> dict[str, object]:
+        return refunds.world.do("again")
+
+    @refunds.app.task
+    def later(order: str) -> dict[str, object]:
+        return again(order=order)
+
+    h.run(refunds.one, "a")
+    h.advance("PT25H")
+    with pytest.raises(TaskFailed):
+        h.run(later, "b", order="o1")
+    h.advance("PT25H")
+    assert h.run(later, "c", order="o1")["id"] == "again-1"
+
+
 def test_of_the_holders_and_the_askers_window_the_longer_counts(start: Start) -> None:
     refunds, h = start(once_window="PT1H")
     h.run(refunds.one, "a")
@@ -242,6 +266,52 @@ def test_a_step_that_is_done_without_a_usable_output_makes_the_next_wait_for_it(
     assert h.run(refunds.one, "b") == {"id": "r"}
 
 
+def test_a_step_that_is_done_and_whose_output_a_person_denies_gives_none_to_the_next(start: Start) -> None:
+    refunds, h = start()
+    refunds.world.do = lambda *a, **k: {"id": object()}  # type: ignore[method-assign]
+    with pytest.raises(NeedsHuman):
+        h.run(refunds.one, "a")
+    h.settle_all(Deny())
+    with pytest.raises(TaskFailed) as caught:
+        h.run(refunds.one, "b")
+    assert "is done without a known output" in caught.value.context["failure"]["detail"]
+
+
+def test_a_step_that_is_being_undone_makes_the_next_wait_for_how_that_ends(start: Start) -> None:
+    refunds, h = start()
+    store = refunds.app.store
+    first = h.run(refunds.one, "a")
+    undo: dict[str, Any] = {"path": "~1", "step_name": "withdraw", "step_seq": 2}
+    digest = refunds.refund.definition.definition_hash
+    store.add("a", [draft(
+        "a", Kind.STEP_INTENDED, store.now(), status=StepStatus.UNCERTAIN, attempt=1, effect_class="non_idem_write",
+        idempotency_key=b"k" * 32, input_hash=b"i" * 32, input_ref="inline:{}", data=digest, **undo,
+    )])  # fmt: skip
+    with pytest.raises(TaskWaiting, match="refund at 1 of task a"):
+        h.run(refunds.one, "b")
+    head = store.head("b")
+    assert head is not None and head.awaits is None  # the key itself does not move by it: it is looked at again at a time
+    assert store.heads(status=["waiting"], due=store.now().wall) == []
+    store.add("a", [draft("a", Kind.STEP_SETTLED, store.now(), status=StepStatus.NOT_APPLIED, **undo)])
+    assert h.run(refunds.one, "b") == first  # it could not be undone: it stands
+
+
+def test_a_late_reply_that_settles_the_holder_moves_its_key(start: Start) -> None:
+    refunds, h = start(timeout="PT0.05S")
+    go_on = threading.Event()
+    refunds.inside = lambda: (go_on.wait(20), None)[-1]
+    with pytest.raises(NeedsHuman):
+        h.run(refunds.one, "a")
+    assert refunds.key == ("a", 1, "open")
+    go_on.set()
+    while (head := refunds.app.store.head("a")) is None or head.owner is not None:
+        time.sleep(0.002)  # its thread ends, and stores what it knows
+    first = h.run(refunds.one, "a")
+    assert refunds.key == ("a", 1, "done")
+    assert h.run(refunds.one, "b") == first
+    assert refunds.world.count() == 1
+
+
 # ---------------------------------------------------------------- retried after exhausted
 
 
@@ -273,6 +343,22 @@ def test_a_retry_after_exhausted_is_refused_when_another_step_has_the_key_by_the
     with pytest.raises(NeedsHuman):
         h.run(refunds.one, "a")
     assert (refunds.key, refunds.world.count()) == (("b", 2, "done"), 1)
+
+
+def test_a_retry_that_meets_another_taker_at_the_same_instant_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    refunds, h = start(attempts=1)
+    refunds.inside = offline
+    with pytest.raises(NeedsHuman):
+        h.run(refunds.one, "a")
+    store = refunds.app.store
+    stale = [store.key("refund:o1:1")]
+    refunds.inside = lambda: None
+    h.run(refunds.one, "b")
+    read = store.key
+    monkeypatch.setattr(store, "key", lambda once: stale.pop() if stale else read(once), raising=False)
+    with pytest.raises(AnswerRefused, match="step at 1 of task b"):
+        h.settle_all(Retry())
+    assert (stale, refunds.key) == ([], ("b", 2, "done"))
 
 
 # ---------------------------------------------------------------- crashes, restores, obligations

@@ -73,6 +73,17 @@ def test_what_settles_the_holder_moves_the_key_and_the_next_turn_follows_only_th
     assert sound(store)
 
 
+def test_a_key_moves_once_in_each_turn(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+    a = begin("a")
+    a.append(taking("a", clock, a.epoch))
+    a.append(letting("a", clock, a.epoch, StepStatus.DONE))
+    done = store.key("k")
+    for status in (StepStatus.NOT_APPLIED, StepStatus.FAILED, StepStatus.DONE):
+        a.append(letting("a", clock, a.epoch, status))
+        assert store.key("k") == done
+    assert sound(store)
+
+
 def test_what_a_person_adds_moves_the_key_and_takes_it_again(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
     a, b = begin("a"), begin("b")
     a.append(taking("a", clock, a.epoch))
