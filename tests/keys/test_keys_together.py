@@ -9,13 +9,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from keys_child import program
 from keys_ground import Start
 
-from doubtless import Doubtless, TaskWaiting
+from doubtless import DidNotHappen, Doubtless, Happened, NeedsHuman, TaskWaiting
 from doubtless.events import Kind
 from doubtless.testing import Harness
 
@@ -23,34 +25,90 @@ CHILD = Path(__file__).with_name("keys_child.py")
 PATIENCE = 60.0
 
 
-def test_of_processes_at_the_same_instant_one_has_each_effect_and_all_have_its_output(tmp_path: Path) -> None:
-    """The instant is the start signal; ten keys in a row make ten races, counted in a file outside."""
-    url, effects = f"sqlite:///{tmp_path / 'keys.db'}", tmp_path / "effects"
-    Doubtless(url, namespace="tests").store.info()
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(CHILD), url, str(effects), f"t{number}"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+class Child:
+    """One program in a process of its own."""
+
+    def __init__(self, place: Path, task: str, *, orders: int, stop: str = "") -> None:
+        args = [f"sqlite:///{place / 'keys.db'}", str(place / "effects"), task, str(orders), *([stop] if stop else [])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(CHILD), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
-        for number in range(3)
-    ]  # fmt: skip
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """Starts programs on one store; what still runs at the end is killed, and the store has to be sound."""
+    started: list[Child] = []
+    Doubtless(f"sqlite:///{tmp_path / 'keys.db'}", namespace="tests").store.info()
+
+    def start(task: str, **options: Any) -> Child:
+        started.append(Child(tmp_path, task, **options))
+        assert started[-1].says() == "ready"
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+    assert Doubtless(f"sqlite:///{tmp_path / 'keys.db'}", namespace="tests").verify() == []
+
+
+def effects(place: Path) -> Counter[str]:
+    """What was really done: the lines of the file outside, by order."""
     try:
-        for child in children:
-            assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write("\n")
-            child.stdin.flush()
-        said = [child.communicate(timeout=PATIENCE)[0].strip() for child in children]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-    counted = Counter(line.split()[0] for line in effects.read_text().splitlines())
-    assert counted == {f"o{number}": 1 for number in range(10)}
+        return Counter(line.split()[0] for line in (place / "effects").read_text().splitlines())
+    except FileNotFoundError:
+        return Counter()
+
+
+def test_of_processes_at_the_same_instant_one_has_each_effect_and_all_have_its_output(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    """The instant is the start signal; ten keys in a row make ten races, counted in a file outside."""
+    children = [child(f"t{number}", orders=10) for number in range(3)]
+    for one in children:
+        one.go()
+    said = [one.says() for one in children]
+    assert effects(tmp_path) == {f"o{number}": 1 for number in range(10)}
     assert said[0].startswith("got") and len(set(said)) == 1, said
-    assert Doubtless(url, namespace="tests").verify() == []
+
+
+@pytest.mark.parametrize(("place", "done"), [("call", 0), ("effect", 1)])
+def test_the_key_of_a_killed_process_is_held_until_its_doubt_is_settled(
+    child: Callable[..., Child], tmp_path: Path, place: str, done: int
+) -> None:
+    one = child("t0", orders=1, stop=place)
+    one.go()
+    assert one.says() == place
+    one.end()
+    two = child("t1", orders=1)
+    two.go()
+    said = two.says()
+    assert said.startswith("waits") and "refund at 1 of task t0 is not settled; resume that task" in said
+    app, pay = program(f"sqlite:///{tmp_path / 'keys.db'}", str(tmp_path / "effects"))
+    with pytest.raises(NeedsHuman):
+        app.resume("t0")
+    (case,) = app.inbox().cases
+    answer = Happened({"pid": 7}) if done else DidNotHappen("fail", even_now=True)
+    app.settle(case.id, answer, by="anna", why="looked", shown=case.hash)
+    app.resume_all(wait=False)
+    output = app.run(pay, "t1", orders=1)
+    assert output == ([7] if done else [os.getpid()])
+    assert effects(tmp_path) == {"o0": 1}
+    app.close()
 
 
 def test_fifty_threads_with_one_key_have_one_intent_and_one_effect(start: Start) -> None:
