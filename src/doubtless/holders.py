@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from .calls import Input, Reply, Request, Run, Runtime, Wait
 from .durations import MINUTE, SECOND
 from .effects import StepDefinition
-from .errors import Moved
-from .events import Instant, Kind, StepStatus, draft, dump, elapsed_least
+from .errors import Moved, UsageError
+from .events import UNDO, Instant, Kind, StepStatus, draft, dump, elapsed_least
 from .fold import StepRecord, fold_step
 from .store.base import KeyRow
 
@@ -131,10 +131,18 @@ def standing(holder: Holder, now: Instant) -> tuple[str, int, bool]:
 
 
 def settle_by(run: Run, definition: StepDefinition, path: str, given: Input, holder: Holder, now: Instant) -> None:
-    """Settle this step by what the holder did: its output, or a refusal. One row; nothing is sent."""
+    """Settle this step by what the holder did: its output, or a refusal. One row; nothing is sent.
+
+    Raises: UsageError for a compensation: it is not settled so, a person is asked.
+    """
     record = holder.record
     assert record is not None
     unlike = difference(definition, given, record)
+    if path[0] == UNDO:  # whether what the holder did has undone this effect too, only a person can know
+        raise UsageError(
+            f"business key {holder.key.once!r} is held by {holder.named}, which {unlike or 'is done'}; nothing was sent",
+            hint=f"doubtless show {holder.key.task_id}",
+        )
     common: dict[str, Any] = {
         "step_seq": run.log.next_step_seq(), "path": path, "step_name": definition.name, "effect_class": definition.effect,
         "input_hash": given.digest, "epoch": run.log.epoch,

@@ -12,6 +12,7 @@ from keys_ground import Start, lose, offline, refuse
 
 from doubtless import (
     Abandon,
+    Abort,
     AnswerRefused,
     Deny,
     DidNotHappen,
@@ -24,6 +25,7 @@ from doubtless import (
     UsageError,
 )
 from doubtless.events import Kind, StepStatus, draft
+from doubtless.store.base import KeyRow
 
 DAY = "P1D"
 
@@ -406,8 +408,6 @@ def test_a_step_whose_effect_another_task_made_carries_no_obligation(start: Star
 
     @app.task
     def failing() -> None:
-        from doubtless import Abort
-
         refunds.refund(order="o1", line=1)
         raise Abort("enough")
 
@@ -416,6 +416,45 @@ def test_a_step_whose_effect_another_task_made_carries_no_obligation(start: Star
         h.run(failing, "b")
     assert (caught.value.status, world.count()) == ("failed", 1)
     assert {row.path for row in app.store.rows("b")} == {None, "1"}
+
+
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_compensation_whose_key_another_task_has_is_not_sent_and_a_person_is_asked(start: Start, line: int) -> None:
+    refunds, h = start()
+    app, world = refunds.app, refunds.world
+
+    @app.step(effect="non_idem_write", compensate=refunds.refund)
+    def charge(order: str, line: int) -> dict[str, Any]:
+        return world.do("charge", order=order, line=line)
+
+    @app.task
+    def buy(order: str, line: int) -> None:
+        charge(order=order, line=line)
+        raise Abort("out of stock")
+
+    h.run(refunds.one, "a")  # somebody has refunded line 1 already
+    if line == 2:
+        with pytest.raises(TaskFailed) as ended:
+            h.run(buy, "b", order="o1", line=line)
+        assert ended.value.status == "compensated"
+        assert (app.store.key("refund:o1:2"), world.count("refund")) == (
+            KeyRow("refund:o1:2", 1, "b", "~1", "done", None, *_done_at(refunds, "b")), 2,
+        )  # fmt: skip
+        return
+    with pytest.raises(NeedsHuman):
+        h.run(buy, "b", order="o1", line=line)
+    (case,) = app.inbox().cases
+    assert case.kind == "compensation" and "held by refund at 1 of task a" in case.why
+    assert (refunds.key, world.count("refund")) == (("a", 1, "done"), 1)
+    h.settle_all(Happened({"id": "that was it"}))
+    with pytest.raises(TaskFailed) as ended:
+        app.resume("b")
+    assert (ended.value.status, world.count("refund")) == ("compensated", 1)
+
+
+def _done_at(refunds: Any, task: str) -> tuple[int, int]:
+    row = next(r for r in refunds.app.store.rows(task) if r.kind == Kind.STEP_SETTLED and r.path == "~1")
+    return (row.at.wall, row.boot_at)
 
 
 # ---------------------------------------------------------------- the key itself
