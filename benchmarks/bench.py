@@ -127,14 +127,15 @@ def ratio(what: str, pairs: list[tuple[float, float]], limit: str) -> Row:
     return Row(what, statistics.median(ours), statistics.median(floor), statistics.median(a / b for a, b in pairs), limit)
 
 
-def resume(folder: str, finished: int, rounds: int) -> Row:
+def resume(folder: str, finished: int, rounds: int, every: int | None = None) -> Row:
     """Resuming a task with so many finished write steps, against reading and decoding the same rows."""
-    app, step = declare(f"sqlite:///{folder}/resume-{finished}.db")
+    name = f"{folder}/resume-{finished}-{every}.db"
+    app, step = declare(f"sqlite:///{name}")
     app.store.info()
     unsynced(app)
     app.freeze("notify", why="the task stands here: it is resumed again and again")
 
-    @app.task
+    @app.task(snapshot_every=every)
     def many(steps: int) -> None:
         for i in range(steps):
             step["write"](difference={"order": "A-17", "kind": "missing"}, amount=i)
@@ -148,7 +149,7 @@ def resume(folder: str, finished: int, rounds: int) -> Row:
         raise AssertionError("the task went past the frozen step")
 
     run()
-    reader = apsw.Connection(f"{folder}/resume-{finished}.db")
+    reader = apsw.Connection(name)
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds + 1):
         begun = time.perf_counter()
@@ -156,7 +157,37 @@ def resume(folder: str, finished: int, rounds: int) -> Row:
         middle = time.perf_counter()
         assert read_back(reader, TASK_ID) == finished
         pairs.append(((middle - begun) / finished * 1e6, (time.perf_counter() - middle) / finished * 1e6))
-    return ratio(f"resume with {finished:,} finished write steps, per step", pairs[1:], "≤ 2")
+    how = "" if every is None else f", a snapshot every {every}"
+    return ratio(f"resume with {finished:,} finished write steps{how}, per step", pairs[1:], "≤ 2")
+
+
+def agent_resume(folder: str, rounds: int, short: int, long: int) -> Row:
+    """Resuming an agent after a long history, against after a short one: from its snapshot, whole, in turn."""
+    app, _ = declare(f"sqlite:///{folder}/agents.db")
+    app.store.info()
+    unsynced(app)
+    app.freeze("notify", why="the agent stands here: it is resumed again and again")
+    history = short
+
+    def choose(state: doubtless.State) -> doubtless.Turn:
+        if state.choices >= history:
+            return doubtless.Turn([doubtless.StepCall("notify", {"text": "done"})])
+        return doubtless.Turn([doubtless.StepCall("match_orders", {"difference": {}, "amount": state.choices})])
+
+    agent = app.agent("agent", choose=choose, steps=["match_orders", "notify"], max_choices=None, snapshot_every=20)
+
+    def run(task_id: str) -> float:
+        begun = time.perf_counter()
+        try:
+            app.run(agent, task_id, goal="stand before the frozen step")
+        except doubtless.TaskFrozen:
+            return (time.perf_counter() - begun) * 1e6
+        raise AssertionError("the agent went past the frozen step")
+
+    for history in (short, long):
+        run(f"after-{history}")
+    pairs = [(run(f"after-{long}"), run(f"after-{short}")) for _ in range(rounds + 1)][1:]
+    return ratio(f"resume of an agent after {long:,} choices, against after {short:,} (as the floor)", pairs, "≤ 1.5")
 
 
 def unsynced(app: Doubtless) -> None:
@@ -263,6 +294,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         rows = steps(folder, rounds, count)
         rows += [resume(folder, n, max(3, rounds // 2)) for n in ((1_000,) if options.quick else (1_000, 10_000))]
+        rows.append(resume(folder, 1_000 if options.quick else 10_000, max(3, rounds // 2), every=100))
+        rows.append(agent_resume(folder, rounds, 100, 400 if options.quick else 2_000))
         text = page(rows, growth(folder, 500 if options.quick else 5_000), import_time(rounds), dbos_steps(folder, rounds, count))
     print(text)
     if not options.quick:

@@ -61,7 +61,7 @@ class Held(NamedTuple):
         try:
             for name, field in FIELDS.items():
                 setattr(fold, name, field.decode(self.fold[name], known))
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, IndexError, ValueError, TypeError):
             return False
         fold.floor = self.restored.places if self.restored is not None else 0
         fold.seq, fold.hash = self.event_seq, self.row_hash
@@ -73,7 +73,8 @@ def copied(fold: TaskFold, other: TaskFold) -> None:
     for name in FIELDS:
         value = getattr(other, name)
         if isinstance(value, dict):
-            value = {key: list(one) if isinstance(one, list) else one for key, one in value.items()}
+            lists = isinstance(next(iter(value.values()), None), list)
+            value = {key: list(one) for key, one in value.items()} if lists else dict(value)
         setattr(fold, name, list(value) if isinstance(value, list) else value)
     fold.seq, fold.hash, fold.floor, fold.reached_back = other.seq, other.hash, other.floor, other.reached_back
 
@@ -82,7 +83,7 @@ def snapshot_of(task_id: str, fold: TaskFold, restored: Restored | None = None, 
     """A snapshot of the fold, and of the state of the task's own code."""
     content: dict[str, Any] = {"fold": {name: field.encode(getattr(fold, name)) for name, field in FIELDS.items()}}
     if restored is not None:
-        content["fold"]["settled"], content["fold"]["tries"] = [], {}  # the state stands for them
+        content["fold"]["settled"], content["fold"]["tries"] = _settled({}), {}  # the state stands for them
         content["state"] = {"format": state, "places": restored.places, "text": restored.state}
     text = dump(content)
     return Snapshot(task_id, fold.seq, fold.hash, FORMAT, text, digest_of(task_id, fold.seq, fold.hash, FORMAT, text))
@@ -152,27 +153,38 @@ class Field(NamedTuple):
     seqs: Callable[[Any], Iterable[int]]
 
 
-def _ref(ref: str | bytes | None) -> str | None:
-    return "sha256:" + ref.hex() if isinstance(ref, bytes) else ref
-
-
-def _unref(ref: str | None) -> str | bytes | None:
-    return bytes.fromhex(ref[7:]) if ref is not None and ref.startswith("sha256:") else ref
-
-
-def _settled(settled: Mapping[str, Settled]) -> list[Any]:
-    return [
-        [path, name, None if digest is None else digest.hex(), status, _ref(output), error]
-        for path, (name, digest, status, output, error) in settled.items()
-    ]
-
-
-def _unsettled(stored: list[Any], rows: Mapping[int, Event]) -> dict[str, Settled]:
-    make, unhex = tuple.__new__, bytes.fromhex
+def _settled(settled: Mapping[str, Settled]) -> dict[str, Any]:
+    """The outline in columns: names and statuses by number, all hashes as one text; what is rare by its place only."""
+    names: dict[str, int] = {}
+    statuses: dict[str, int] = {}
+    steps = settled.values()
     return {
-        path: make(Settled, (name, None if digest is None else unhex(digest), status, _unref(output), error))
-        for path, name, digest, status, output, error in stored
+        "paths": list(settled),
+        "name": [names.setdefault(step.name, len(names)) for step in steps],
+        "names": list(names),
+        "status": [statuses.setdefault(step.status, len(statuses)) for step in steps],
+        "statuses": list(statuses),
+        "hashes": "".join("0" * 64 if step.input_hash is None else step.input_hash.hex() for step in steps),
+        "unhashed": [n for n, step in enumerate(steps) if step.input_hash is None],
+        "outputs": ["sha256:" + ref.hex() if isinstance(ref := step.output_ref, bytes) else ref for step in steps],
+        "errors": {str(n): step.error for n, step in enumerate(steps) if step.error is not None},
     }
+
+
+def _unsettled(stored: Mapping[str, Any], rows: Mapping[int, Event]) -> dict[str, Settled]:
+    hashed, names, statuses = bytes.fromhex(stored["hashes"]), stored["names"], stored["statuses"]
+    digests: list[bytes | None] = [hashed[at : at + 32] for at in range(0, len(hashed), 32)]
+    for n in stored["unhashed"]:
+        digests[n] = None
+    errors: list[str | None] = [None] * len(digests)
+    for n, error in stored["errors"].items():
+        errors[int(n)] = error
+    outputs = [bytes.fromhex(ref[7:]) if ref is not None and ref[0] == "s" else ref for ref in stored["outputs"]]
+    columns = zip(
+        [names[n] for n in stored["name"]], digests, [statuses[n] for n in stored["status"]], outputs, errors, strict=True
+    )  # fmt: skip
+    make = tuple.__new__
+    return dict(zip(stored["paths"], [make(Settled, step) for step in columns], strict=True))
 
 
 def _numbers(open_steps: Mapping[str, list[Event]]) -> dict[str, list[int]]:

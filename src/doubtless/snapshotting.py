@@ -60,7 +60,7 @@ class Snapshotting:
         self.later.clear()
         self.digest = fold.hash
         self.good = None if held is None else held.event_seq
-        self.settled = len(fold.settled) - (0 if held is None else len(held.fold["settled"]))
+        self.settled = len(fold.settled) - (0 if held is None else len(held.fold["settled"]["paths"]))
 
     # ------------------------------------------------------------ making one
 

@@ -100,7 +100,7 @@ def test_killed_between_a_result_and_its_snapshot_the_result_stands_and_the_tail
     ground: Ground, begun_at: list[int], skip: int
 ) -> None:
     assert killed(ground, "snapshot:before", skip)
-    kept = [json.loads(snapshot.content)["fold"]["settled"] for snapshot in ground.snapshots()]
+    kept = [json.loads(snapshot.content)["fold"]["settled"]["paths"] for snapshot in ground.snapshots()]
     assert [len(settled) for settled in kept] == [3, 6][:skip]
     app = ground.app(steps=STEPS)
     begun_at.clear()

@@ -26,7 +26,7 @@ def test_a_resume_goes_on_from_the_state_and_reads_only_the_tail(ground: Ground,
     ground.stopped(ground.stateful(), "converse", at=17)
     newest = ground.snapshots()[-1]
     state = json.loads(newest.content)["state"]
-    assert json.loads(newest.content)["fold"]["settled"] == []
+    assert json.loads(newest.content)["fold"]["settled"]["paths"] == []
     begun_at.clear()
     assert resumed(ground) == total(20)
     assert begun_at == [newest.event_seq]

@@ -38,14 +38,14 @@ def test_a_resume_begins_at_the_newest_snapshot_and_does_no_effect_again(ground:
 def test_a_snapshot_is_made_each_time_so_many_steps_were_settled_and_the_last_two_stay(ground: Ground) -> None:
     ground.stopped(ground.app(), at=10)
     held = [json.loads(snapshot.content)["fold"] for snapshot in ground.snapshots()]
-    assert [len(fold["settled"]) for fold in held] == [6, 9]
+    assert [len(fold["settled"]["paths"]) for fold in held] == [6, 9]
     assert all(fold["open"] == {} for fold in held)
 
 
 def test_after_a_resume_the_next_snapshot_stands_on_the_one_before(ground: Ground) -> None:
     ground.stopped(ground.app(), at=7)
     ground.stopped(ground.app(), at=10)
-    assert [len(json.loads(s.content)["fold"]["settled"]) for s in ground.snapshots()] == [6, 9]
+    assert [len(json.loads(s.content)["fold"]["settled"]["paths"]) for s in ground.snapshots()] == [6, 9]
     assert ground.app().verify() == []
 
 
@@ -133,7 +133,7 @@ def reseal(ground: Ground, **changes: Any) -> None:
 def forge_state(old: Snapshot) -> str:
     """The content with one output changed: what a wrong cache would make of the task."""
     content = json.loads(old.content)
-    content["fold"]["settled"][0][4] = "inline:4711"
+    content["fold"]["settled"]["outputs"][0] = "inline:4711"
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 

@@ -1,0 +1,83 @@
+"""Agents resume from the nearest snapshot and the tail: what the model is shown, what it did, and what it costs are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from snapshot_ground import Ground
+
+from doubtless import Doubtless, Finish, State, StepCall, TaskFrozen, Turn
+
+
+def declared(ground: Ground, turns: int, seen: list[Any], every: int | None = 5) -> tuple[Doubtless, Any]:
+    """An agent that looks and pays in turn, `turns` times, then calls `last`; `seen` gets what it was shown."""
+    app = ground.app(every=None)
+
+    @app.step(effect="non_idem_write")
+    def last(number: int) -> int:
+        ground.world.do("last", number)
+        return number
+
+    def choose(state: State) -> Any:
+        seen.append((state.choices, state.facts, state.turns))
+        number = state.choices
+        if number > turns:
+            return Finish({"choices": number})
+        if number == turns:
+            return Turn([StepCall("last", {"number": number})])
+        return Turn([StepCall("look", {"number": number}), StepCall("pay", {"number": number})], memo={"turn": number})
+
+    return app, app.agent("reconciler", choose=choose, steps=["look", "pay", "last"], snapshot_every=every, max_choices=None)
+
+
+def stands(ground: Ground, task_id: str, turns: int, every: int | None = 5) -> None:
+    """Let the agent come to its frozen step: so far it has chosen, and no further."""
+    app, agent = declared(ground, turns, [], every)
+    app.freeze("last", why="not yet")
+    with pytest.raises(TaskFrozen):
+        app.run(agent, task_id, goal="reconcile")
+    app.close()
+
+
+def test_an_agent_goes_on_from_its_snapshot_as_from_zero(ground: Ground, begun_at: list[int]) -> None:
+    shown: list[list[Any]] = []
+    for task_id, every in (("snapped", 5), ("plain", None), ("deleted", 5)):
+        stands(ground, task_id, 12, every)
+        if task_id == "deleted":
+            assert ground.snapshots(task_id)
+            ground.sql("DELETE FROM snapshots WHERE task_id = ?", (task_id,))
+        place = [snapshot.event_seq for snapshot in ground.snapshots(task_id)][-1:] or [0]
+        seen: list[Any] = []
+        app, agent = declared(ground, 12, seen, every)
+        app.thaw("last")
+        begun_at.clear()
+        assert app.run(agent, task_id, goal="reconcile") == {"choices": 13}
+        assert begun_at == place
+        shown.append(seen)
+        assert app.verify() == []
+        app.close()
+    assert shown[0] == shown[1] == shown[2]
+    assert len(shown[0]) == 1  # no choice was asked for again
+    assert set(ground.world.counts().values()) == {3}  # once for each of the three agents
+
+
+def test_an_agent_s_resume_reads_no_more_after_a_long_history(ground: Ground, read_rows: list[int]) -> None:
+    """The time is measured by `make bench`; here: the rows that are read, which are what a history could cost."""
+    counts: list[int] = []
+    for turns in (30, 300):
+        stands(ground, f"a{turns}", turns)
+        app, agent = declared(ground, turns, [])
+        read_rows.clear()
+        with pytest.raises(TaskFrozen):
+            app.run(agent, f"a{turns}", goal="reconcile")
+        counts.append(sum(read_rows))
+        app.close()
+    assert counts[0] == counts[1] < 20
+
+
+def test_an_agent_s_snapshot_is_bounded(ground: Ground) -> None:
+    stands(ground, "short", 100)
+    stands(ground, "long", 300)
+    short, long = (max(len(s.content) for s in ground.snapshots(task)) for task in ("short", "long"))
+    assert long < short * 1.05
