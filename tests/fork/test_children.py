@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fork_ground import Ground, Steps, answer, needs_human, question, story
 
-from doubtless import UsageError
+from doubtless import Abort, TaskFailed, UsageError
 
 
 def with_child(ground: Ground, **options: Any) -> tuple[Any, Any]:
@@ -80,3 +80,41 @@ def test_a_child_with_a_write_in_doubt_at_or_before_the_point_refuses_the_fork(g
     with pytest.raises(UsageError, match="child at 2, is a child task with a write in doubt"):
         app.fork("t", at=2)
     assert [one.status for one in app.fork("t", at=1).stands] == ["needs_human"]
+
+
+def test_a_compensation_that_is_a_task_asks_nothing_of_a_fork(ground: Ground) -> None:
+    """What the original did beyond the point is no reason to leave an effect of the fork standing."""
+    have: list[Steps] = []
+
+    def code(steps: Steps) -> Any:
+        have.append(steps)
+        steps.app.steps["book"]()
+        if len(have) > 1:
+            raise Abort("no")
+        steps.tell("booked")  # it stands, and the fork never comes to it
+
+    app, work = ground.release(code)
+    undone = []
+
+    @app.step(effect="non_idem_write")
+    def cancel_booking() -> dict[str, Any]:
+        undone.append(1)
+        return {"cancelled": True}
+
+    @app.task
+    def unbook(result: dict[str, Any]) -> dict[str, Any]:
+        return cancel_booking()
+
+    @app.step(effect="non_idem_write", compensate=unbook)
+    def book() -> dict[str, Any]:
+        return {"booked": True}
+
+    app.run(work, "t")
+    app.fork("t", at=1, task_id="f")
+    needs_human(lambda: app.resume("f"))
+    answer(app, "run")
+    with pytest.raises(TaskFailed):
+        app.resume("f")
+    assert app.show("f").status == "compensated"
+    assert undone == [1]
+    assert app.inbox().cases == []

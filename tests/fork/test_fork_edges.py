@@ -10,10 +10,12 @@ from fork_ground import Ground, Steps, answer, log_of, needs_human, question, st
 
 from doubtless import (
     Abandon,
+    Abort,
     Answer,
     Deny,
     Finish,
     Happened,
+    LetStand,
     NotSent,
     Retry,
     StepCall,
@@ -291,3 +293,42 @@ def test_a_fork_of_a_child_task_is_a_task_of_its_own(ground: Ground) -> None:
     assert app.resume(fork.id) == 1
     assert story(app, fork.id) == {"1": ("pay", "done", 0)}
     assert log_of(app, "t/1")[-1].kind == Kind.TASK_ENDED
+
+
+def test_an_original_whose_effects_may_be_undone_next_is_settled_first(ground: Ground) -> None:
+    app, _ = ground.release(lambda have: None)
+
+    @app.task(on_failure="hold")
+    def careful() -> None:
+        app.steps["pay"]("one")
+        raise Abort("no")
+
+    needs_human(lambda: app.run(careful, "t"))
+    with pytest.raises(UsageError, match=r"not settled; no fork was made.*doubtless inbox t:"):
+        app.fork("t", at=2)
+    (case,) = app.inbox().cases
+    app.settle(case.id, LetStand(), by="anna", why="kept", shown=case.hash)
+    with pytest.raises(TaskFailed):
+        app.resume("t")
+    assert [one.step for one in app.fork("t", at=1).stands] == ["pay"]
+
+
+def test_what_a_failed_original_has_undone_neither_stands_nor_is_built_on(ground: Ground) -> None:
+    app, work = ground.release(lambda have: (have.pay("one"), have.tell("two"), (_ for _ in ()).throw(Abort("no"))))
+    with pytest.raises(TaskFailed):
+        app.run(work, "t")
+    assert app.show("t").status == "compensated"
+    with pytest.raises(UsageError, match="was undone"):
+        app.fork("t", at=2)
+    assert [one.step for one in app.fork("t", at=1).stands] == ["tell"]
+
+
+def test_a_fork_undoes_what_it_did_itself_and_nothing_else(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.pay("a"), have.pay("b")])
+    app.run(work, "t")
+    app, work = ground.release(lambda have: (have.pay("a"), have.pay("b"), have.pay("c"), (_ for _ in ()).throw(Abort("no"))))
+    app.fork("t", at=2, non_idem_write="reuse")
+    with pytest.raises(TaskFailed):
+        app.resume("t@2")
+    assert app.show("t@2").status == "compensated"
+    assert [result["what"] for result in ground.undone] == ["c"]

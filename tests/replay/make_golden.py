@@ -228,9 +228,14 @@ def frozen(s: Stage) -> None:
 @scenario
 def failed_with_effects(s: Stage) -> None:
     s.run("undone", ["create", "a"], ["create", "b"], ["abort", "no"])
-    if hasattr(s.app, "compensate"):
-        s.world.trouble("withdraw", TimeoutError("no reply"))
-    s.run("undoing", ["create", "a"], ["abort", "no"], wait=False)
+    s.world.trouble("withdraw", TimeoutError("no reply"))
+    s.run("doubtful", ["create", "a"], ["create", "b"], ["abort", "no"])
+    s.h.kill("withdraw", after="effect", skip=1)
+    s.run("killed", ["create", "a"], ["create", "b"], ["child", [["create", "c"]]], ["abort", "no"])
+    try:
+        s.app.run(s.app.declared_tasks["careful"], "held", script=[["create", "a"], ["chat", "b"], ["abort", "no"]])
+    except DoubtlessError:
+        pass
 
 
 @scenario
