@@ -67,9 +67,12 @@ def step_table(do: Actions) -> dict[str, dict[str, Any]]:
     }
 
 
-def build(store_url: str | None = None, server_url: str | None = None) -> Recon:
-    """Return the app and its task. Without arguments: $DOUBTLESS_STORE and $RECON_SERVER, read when they are needed."""
-    app = Doubtless(store_url)
+def build(store_url: str | None = None, server_url: str | None = None, **options: Any) -> Recon:
+    """Return the app and its task. Without arguments: $DOUBTLESS_STORE and $RECON_SERVER, read when they are needed.
+
+    `options` are those of `Doubtless`: a test gives it a clock to turn.
+    """
+    app = Doubtless(store_url, **options)
     app.add_steps(step_table(Actions(server_url)))
     step = app.steps
 

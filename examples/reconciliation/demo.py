@@ -1,10 +1,11 @@
-"""The accident, three times, with a real server in a process of its own; then the counts at that server.
+"""The accident, four times, with a real server in a process of its own; then the counts at that server.
 
     doubtless demo
 
 (a) a plain retry loop loses two replies: two sheets for one difference, two approvals. (b) Doubtless loses a
 reply and is killed by SIGKILL in the same moment: one and one, and the timeline that proves it. (c) Doubtless
-loses the reply of a chat that cannot be asked: a case in the inbox, and the command that settles it.
+loses the reply of a chat that cannot be asked: a case in the inbox, and the command that settles it. (d) The chat
+refuses the message for good: what was done is taken back, the last first.
 Exits with 1 if any count is off.
 """
 
@@ -16,13 +17,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from doubtless import Doubtless, NeedsHuman
+from doubtless import Doubtless, NeedsHuman, TaskFailed
 
 from . import generate, load, naive
 from .app import Recon, build
@@ -58,7 +59,7 @@ class Count(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the three parts and print what was counted. Returns 0, 1 (a count is off) or 2 (the files are bad)."""
+    """Run the four parts and print what was counted. Returns 0, 1 (a count is off) or 2 (the files are bad)."""
     chosen = _parser().parse_args(argv)
     if (chosen.statement is None) != (chosen.orders is None):
         print("--statement and --orders belong together", file=sys.stderr)
@@ -75,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not case.differences:
             print("these files agree with each other: there is nothing to adjust, so nothing to show", file=sys.stderr)
             return 2
-        counts = [*plain_retries(case), *killed_and_resumed(case), *nobody_to_ask(case)]
-        return report(counts)
+        return report([count for part in PARTS for count in part(case)])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -218,6 +218,37 @@ def _settle_command(app: Doubtless, opened: Sequence[str], run: str) -> list[str
 def _cli(command: Sequence[str], store: str, server: str) -> None:
     environ = environment(DOUBTLESS_STORE=store, RECON_SERVER=server)
     subprocess.run([sys.executable, "-m", "doubtless.cli", *command], env=environ, check=True)
+
+
+# ---------------------------------------------------------------- (d)
+
+
+def failed_and_taken_back(case: Case) -> list[Count]:
+    """Step six fails for good: the approval is withdrawn, then the sheets that it held, and nobody is told anything."""
+    _title("(d) Doubtless; the chat refuses the message for good, and what was done is taken back")
+    with Outside(case.folder / "d-office.db") as outside:
+        outside.fault("/chat/messages", "refuse_422")
+        recon = build(f"sqlite:///{case.folder / 'd-recon.db'}", outside.url)
+        try:
+            recon.app.run(recon.reconcile, "demo-d", **case.params())
+        except TaskFailed as failed:
+            print(f"  {failed}\n")
+            print(_timeline(recon.app.show("demo-d")))
+        finally:
+            recon.app.close()
+        backwards = outside.order("sheet_withdrawal") == outside.order("sheet")[::-1]
+        return [
+            Count("(d) sheets", case.differences, outside.effects("sheet")),
+            Count("(d) sheets withdrawn", case.differences, outside.effects("sheet_withdrawal")),
+            Count("(d) the last one first", 1, int(backwards)),
+            Count("(d) approvals", 1, outside.effects("approval")),
+            Count("(d) approvals withdrawn", 1, outside.effects("approval_withdrawal")),
+            Count("(d) messages in the chat", 0, outside.effects("message")),
+            Count("(d) closings", 0, outside.effects("closing")),
+        ]
+
+
+PARTS: tuple[Callable[[Case], list[Count]], ...] = (plain_retries, killed_and_resumed, nobody_to_ask, failed_and_taken_back)
 
 
 # ---------------------------------------------------------------- the counts

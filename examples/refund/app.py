@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from doubtless import Doubtless, NotSent, Rejected, Several, Task, injected
 from doubtless.clocks import Clock
+from doubtless.outcomes import NotUndoable
 
 from . import client
 
@@ -58,9 +59,12 @@ def build(store_url: str | None = None, gateway_url: str | None = None, *, clock
         found = client.find_refunds(gateway(), order_id=order_id, reference=idempotency_key[:REFERENCE])
         return Several(found) if len(found) > 1 else found[0] if found else None
 
-    @app.step(effect="idem_write", idempotent_by="the refund's id: it is cancelled or not", classify=refused, single_request=True)
+    @app.step(effect="idem_write", idempotent_by="the refund's id: it is cancelled or not", single_request=True)
     def cancel_refund(result: client.Refund) -> client.Refund:
-        return client.cancel_refund(gateway(), result["id"])
+        try:
+            return client.cancel_refund(gateway(), result["id"])
+        except client.Declined as declined:  # it is with the customer's bank, and nobody may pretend that away
+            raise NotUndoable(declined.message) from declined
 
     @app.step(
         effect="idem_write",

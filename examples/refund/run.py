@@ -19,7 +19,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from doubtless import Doubtless, Finish, NeedsHuman, State, TaskWaiting, Turn
+from doubtless import Doubtless, Finish, State, TaskFailed, TaskWaiting, Turn
 from doubtless.testing import FakeClock
 
 from ..reconciliation.demo import Count, report
@@ -127,17 +127,18 @@ def never_arrived(folder: Path) -> list[Count]:
 
 
 def refused_inside_a_200(folder: Path) -> list[Count]:
-    """The second line is declined in the body of a 200. The first one's refund is not kept: all or none."""
+    """The second line is declined in the body of a 200. The first one's refund is cancelled: all or none."""
     _title("(e) Doubtless; the gateway declines the second line, in the body of a 200")
     with _gateway(folder / "e-gateway.db") as till, _refunds(folder / "e.db", till) as refunds:
         too_much: list[Claim] = [CLAIMS[0], {"line": 2, "amount": 1201}]
         try:
             refunds.app.run(refunds.refund_order, "demo-e", order_id=ORDER, customer=CUSTOMER, claims=too_much)
-        except NeedsHuman as needed:
-            print(f"  {needed}\n")
+        except TaskFailed as failed:
+            print(f"  {failed}\n")
         print(_timeline(refunds.app, "demo-e"))
         return [
             Count("(e) refunds", 1, till.effects("refund")),
+            Count("(e) refunds cancelled", 1, till.effects("cancellation")),
             Count("(e) requests for a refund", 2, till.requests("POST /refunds")),
             Count("(e) mails", 0, till.effects("mail")),
         ]

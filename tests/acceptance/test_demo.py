@@ -31,8 +31,15 @@ COUNTED = {
     "(c) requests for an approval": 1,
     "(c) messages in the chat": 1,
     "(c) closings": 1,
+    "(d) sheets": 12,
+    "(d) sheets withdrawn": 12,
+    "(d) the last one first": 1,
+    "(d) approvals": 1,
+    "(d) approvals withdrawn": 1,
+    "(d) messages in the chat": 0,
+    "(d) closings": 0,
 }
-LINE = re.compile(r"^  (\([abc]\) .*?) +(\d+)  ok$", re.MULTILINE)
+LINE = re.compile(r"^  (\([a-d]\) .*?) +(\d+)  ok$", re.MULTILINE)
 
 
 def make_demo() -> list[str]:
@@ -63,7 +70,7 @@ def test_the_demo_counts_what_it_promises_in_under_a_minute_from_any_folder(tmp_
     assert ended.returncode == 0, ended.stderr
     assert {what: int(counted) for what, counted in LINE.findall(ended.stdout)} == COUNTED
     assert "OFF" not in ended.stdout
-    for part in ("(a) a plain retry loop", "(b) Doubtless", "(c) Doubtless", "$ doubtless settle "):
+    for part in ("(a) a plain retry loop", "(b) Doubtless", "(c) Doubtless", "(d) Doubtless", "$ doubtless settle "):
         assert part in ended.stdout
     assert re.search(r"process \d+ is dead; the server holds 1 approval", ended.stdout)
     assert list(tmp_path.iterdir()) == [], "the demo leaves nothing where it is started"
@@ -73,7 +80,7 @@ def test_the_demo_keeps_its_files_where_it_is_told_to(tmp_path: Path) -> None:
     ended = run([sys.executable, "-m", "doubtless.cli", "demo", "--keep", "kept"], tmp_path)
     assert ended.returncode == 0, ended.stderr
     kept = {file.name for file in (tmp_path / "kept").iterdir()}
-    assert {"statement.csv", "orders.csv", "b-recon.db", "c-recon.db", "a-office.db"} <= kept
+    assert {"statement.csv", "orders.csv", "b-recon.db", "c-recon.db", "d-recon.db", "a-office.db"} <= kept
 
 
 def test_one_count_that_is_off_is_named_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,9 +97,7 @@ def test_a_demo_whose_count_is_off_exits_with_a_failure(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from examples.reconciliation import demo\n"
-        "none = lambda case: []\n"
-        "demo.plain_retries = demo.killed_and_resumed = none\n"
-        "demo.nobody_to_ask = lambda case: [demo.Count('(c) approvals', 1, 2)]\n"
+        "demo.PARTS = (lambda case: [demo.Count('(c) approvals', 1, 2)],)\n"
         "sys.exit(demo.main([]))\n"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}

@@ -20,7 +20,7 @@ from examples.refund.app import Refunds, build
 from examples.refund.model import Said, chatting
 from examples.refund.outside import Till
 
-from doubtless import Finish, NeedsHuman, State, StepCall, TaskFailed, TaskWaiting, Turn
+from doubtless import DidNotHappen, Finish, NeedsHuman, State, StepCall, TaskFailed, TaskWaiting, Turn
 from doubtless.testing import FakeClock
 
 COUNTED = {
@@ -38,6 +38,7 @@ COUNTED = {
     "(d) refunds of any one line": 1,
     "(d) mails": 1,
     "(e) refunds": 1,
+    "(e) refunds cancelled": 1,
     "(e) requests for a refund": 2,
     "(e) mails": 0,
     "(f) answers that differ": 0,
@@ -137,6 +138,23 @@ def test_the_mail_whose_reply_is_lost_waits_for_a_person(till: Till, refunds: Re
     [case] = refunds.app.inbox().cases
     assert case.step == "notify_customer"
     assert (till.effects("mail"), till.requests("POST /mails")) == (1, 1)
+
+
+def test_a_refund_that_was_paid_out_before_the_next_line_was_declined_cannot_be_cancelled_and_is_a_case(
+    till: Till, refunds: Refunds
+) -> None:
+    till.fault("/mails", "drop_before")  # a person is asked about the mail; meanwhile the bank pays out
+    with pytest.raises(NeedsHuman):
+        one(refunds)
+    till.pay_out("R-1")
+    [doubt] = refunds.app.inbox().cases
+    refunds.app.settle(doubt.id, DidNotHappen(then="fail"), by="kim", why="no mail went out", shown=doubt.hash)
+    with pytest.raises(NeedsHuman):
+        one(refunds)
+    [case] = refunds.app.inbox().cases
+    assert (case.kind, case.step) == ("compensation", "cancel_refund")
+    assert "refund R-1 is with the customer's bank" in case.why
+    assert (till.effects("cancellation"), till.effects("payout")) == (0, 1)
 
 
 def test_another_amount_for_a_line_that_was_refunded_is_refused_and_says_which_task_did_it(till: Till, refunds: Refunds) -> None:
