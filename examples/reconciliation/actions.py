@@ -14,8 +14,7 @@ from datetime import date
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 
-from doubtless import NotSent, Rejected, Several, injected
-from doubtless.outcomes import NotUndoable
+from doubtless import NotSent, NotUndoable, Rejected, Several, injected
 
 from . import client
 from .load import BadInput, Entry, Order, load_orders, load_statement

@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, TypedDict
 
-from doubtless import Doubtless, NotSent, Rejected, Several, Task, injected
+from doubtless import Doubtless, NotSent, NotUndoable, Rejected, Several, Task, injected
 from doubtless.clocks import Clock
-from doubtless.outcomes import NotUndoable
 
 from . import client
 

@@ -29,6 +29,7 @@ from doubtless import (
     Abandon,
     Answer,
     Case,
+    Compensate,
     Conflict,
     Deny,
     DidNotHappen,
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 
 PLAIN: dict[str, Callable[[], AnyAnswer]] = {
     "abandon": Abandon,
+    "compensate": Compensate,
     "retry": Retry,
     "fail": Fail,
     "let_stand": LetStand,

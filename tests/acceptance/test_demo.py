@@ -73,6 +73,7 @@ def test_the_demo_counts_what_it_promises_in_under_a_minute_from_any_folder(tmp_
     for part in ("(a) a plain retry loop", "(b) Doubtless", "(c) Doubtless", "(d) Doubtless", "$ doubtless settle "):
         assert part in ended.stdout
     assert re.search(r"process \d+ is dead; the server holds 1 approval", ended.stdout)
+    assert re.search(r"↺ +4–15 +create_adjustment ×12 +non_idem_write +compensated +each once", ended.stdout)
     assert list(tmp_path.iterdir()) == [], "the demo leaves nothing where it is started"
 
 

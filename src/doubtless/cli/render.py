@@ -191,24 +191,26 @@ class Row(NamedTuple):
 
 
 def smooth(step: StepView, view: TaskView) -> bool:
-    """Whether nothing happened that needs telling: called once, done by its reply, and nothing is open about it."""
-    ended = step.settled_by is not None and (step.settled_by == "its reply" or step.child is not None)
-    well = step.status == StepStatus.DONE and step.calls == 1 and ended and len(step.story) <= 2
+    """Whether nothing happened that needs telling: called once, done by its reply (and undone), and nothing is open about it."""
+    undone = step.status == StepStatus.COMPENSATED
+    ended = step.settled_by is not None and (step.settled_by == "its reply" or step.child is not None or undone)
+    well = (undone or step.status == StepStatus.DONE) and step.calls == 1 and ended and len(step.story) <= 2 + undone
     return well and not step.changed and all(case.path != step.path or case.task_id != view.id for case in view.cases)
 
 
 def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
     """The steps as lines, many alike in a row on one."""
     def like(step: StepView) -> tuple[str, ...]:
-        return (step.name, kind_of(step)) if smooth(step, view) and not every else (step.path,)
+        return (step.name, kind_of(step), step.status) if smooth(step, view) and not every else (step.path,)
 
     for key, group in groupby(view.steps, key=like):
         steps = tuple(group)
         if len(key) > 1 and len(steps) >= ALIKE:
             place = f"{steps[0].path}–{steps[-1].path}"
             name = f"{steps[0].name} ×{len(steps)}"
-            ended = "its reply" if steps[0].child is None else "its end"
-            yield Row(Look("✓", "done", "green"), place, name, kind_of(steps[0]), "each once", ended, ())
+            look = step_look(steps[0], view)
+            ended = how(steps[0], view) if steps[0].child is None else "its end"
+            yield Row(look, place, name, kind_of(steps[0]), "each once", ended, ())
             continue
         for step in steps:
             told = () if smooth(step, view) and not every else (step,)
