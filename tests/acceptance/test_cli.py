@@ -122,7 +122,7 @@ def reading(mark: str) -> str:
 def refused() -> dict:
     return refuse()
 
-@app.task
+@app.task(on_failure="hold")
 def refused_late() -> dict:
     order(item=1, lose=False)
     return refuse()
