@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 from agents_ground import Releases, Script, World, answer, call, rows, turn
 
-from doubtless import Abandon, Fact, Finish, Happened, NeedsHuman, Rejected, TaskWaiting, UnknownTask, UsageError, injected
+from doubtless import (
+    Abandon,
+    Answer,
+    Deny,
+    Fact,
+    Finish,
+    Happened,
+    NeedsHuman,
+    Rejected,
+    TaskWaiting,
+    UnknownTask,
+    UsageError,
+    injected,
+)
 from doubtless.testing import Killed, harness
 
 
@@ -198,3 +211,50 @@ def test_facts_are_there_while_the_task_runs(release: Releases) -> None:
     app.run(app.agent("clerk", choose=script, steps=["look"]), "t1", goal="")
     assert [(fact.call_id, fact.status) for fact in seen] == [("a", "done")]
     assert len(rows(app, "t1", "$choose")) == 2
+
+
+@pytest.mark.parametrize("given", [Answer({"id": 7}), Deny()])
+def test_a_write_whose_output_cannot_be_stored_asks_a_person_for_it_and_the_model_is_told_what_came(
+    release: Releases, world: World, given: Any
+) -> None:
+    def declared() -> Any:
+        app = release()
+
+        @app.step(effect="non_idem_write")
+        def order(what: str) -> Any:
+            world.do("order", what)
+            return {1, 2}
+
+        return app
+
+    script = Script(turn(call("order", "a", what="tea")), Finish("done"))
+    for _ in range(2):
+        app = declared()
+        agent = app.agent("clerk", choose=script, steps=["order"])
+        with pytest.raises(NeedsHuman):
+            app.run(agent, "t1", goal="")
+    answer(app, given, kind="output")
+    assert app.run(agent, "t1", goal="") == "done"
+    (fact,) = script.states[0 if len(script.states) == 1 else 1].facts
+    assert (fact["status"], fact.get("output"), fact.get("text")) == (
+        ("done", {"id": 7}, None) if isinstance(given, Answer) else ("done", None, "it happened; its output is not available")
+    )
+    assert (script.asked, world.n("order")) == ([0, 1], 1)
+
+
+def test_an_effect_that_another_task_has_is_refused_and_the_model_is_told_what_stands(release: Releases, world: World) -> None:
+    app = release()
+
+    @app.step(effect="non_idem_write", once="refund:{order}")
+    def refund(order: str, amount: int) -> dict[str, Any]:
+        return world.do("refund", order)
+
+    first = Script(turn(call("refund", "a", order="o1", amount=5)), Finish())
+    app.run(app.agent("one", choose=first, steps=[refund]), "t1", goal="")
+    script = Script(turn(call("refund", "b", order="o1", amount=7), call("refund", "c", order="o1", amount=5)), Finish())
+    app.run(app.agent("two", choose=script, steps=[refund]), "t2", goal="")
+    refused, same = script.states[1].facts
+    assert (refused["status"], same["status"], same["output"]["what"]) == ("refused", "done", "o1")
+    assert "Do not repeat it" in refused["text"]
+    assert "t1" in refused["text"]
+    assert world.n("refund") == 1

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from agents_ground import Releases, Script, World, answer, call, places, rows, statuses, turn
 
-from doubtless import DidNotHappen, Diverged, Doubtless, Finish, Happened, NeedsHuman, Retry, Secret
+from doubtless import DidNotHappen, Diverged, Doubtless, Finish, Happened, NeedsHuman, Retry, Secret, TaskWaiting
+from doubtless.recorded import call_own, own_step
 
 LINES = (turn(call("look", "a", day="monday")), turn(call("send", "b", to="anna")), Finish("done"))
 
@@ -63,6 +64,49 @@ def test_settled_steps_are_replayed_although_their_params_have_changed(release: 
     script = Script(*LINES)
     assert app.run(app.agent("clerk", choose=script, steps=[look, send]), "t1", goal="") == "done"
     assert world.n("send") == 1
+
+
+def test_of_a_turn_that_is_half_done_the_settled_half_needs_its_step_no_more(release: Releases, world: World) -> None:
+    lines = (turn(call("look", "a", day="monday"), call("send", "b", to="anna")), Finish("done"))
+    stopped(release, world, lines, concurrency=1)
+    answer(release.apps[0], DidNotHappen("retry", even_now=True))
+    app = bare(release)
+
+    @app.step(effect="non_idem_write")
+    def send(to: str, text: str = "hello") -> dict[str, Any]:
+        return world.do("send", to)
+
+    script = Script(*lines)
+    assert app.run(app.agent("clerk", choose=script, steps=[send]), "t1", goal="") == "done"
+    assert statuses(script.states[0].facts) == [("a", "done"), ("b", "done")]
+    assert world.n("look") == 1
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_log_that_holds_another_step_than_the_choice_names_has_diverged(release: Releases, world: World, is_open: bool) -> None:
+    old = bare(release)
+    choice = {"calls": [{"name": "pay", "params": {"order": "o1", "amount": 5}, "call_id": "a"}], "memo": None}
+    choose = own_step("$choose", lambda turn: choice)
+
+    @old.step(effect="read", backoff="PT1H")
+    def look() -> int:
+        if is_open:
+            raise ValueError("later")
+        return 1
+
+    @old.task(name="clerk")
+    def other(goal: str) -> None:
+        call_own(choose, "choose", turn=1)
+        old.parallel(lambda: look())
+        raise ValueError("stand here")
+
+    old._faults.clear()  # `goal` is an agent's; here a plain task stands in for another program
+    with pytest.raises((NeedsHuman, TaskWaiting)):
+        old.run(other, "t1", wait=False, goal="")
+    app = release()
+    with pytest.raises(NeedsHuman, match="the log holds another step than the choice names"):
+        app.run(app.agent("clerk", choose=Script(), steps=["pay"]), "t1", goal="")
+    assert world.n() == 0
 
 
 def test_a_write_that_was_begun_goes_on_with_its_stored_params_although_the_agent_may_not_choose_it_any_more(
