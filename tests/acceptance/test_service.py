@@ -126,6 +126,27 @@ def test_killed_while_the_approvals_reply_is_lost_it_loses_nothing_and_submits_o
     assert office.requests("POST /approvals") == 1
 
 
+def test_of_two_processes_on_one_store_the_other_takes_over_what_a_killed_one_was_doing(
+    service: Service, office: Outside
+) -> None:
+    office.fault("/approvals", "lose_reply", delay_s=LONG_S)
+    service.start()
+    assert office.wait_for("approval")
+    other = Service(service.folder, office)
+    other.up()
+    try:
+        assert other.task(lambda task: True)["status"] == "running", "it leaves alone what its neighbour does"
+        service.kill()
+        office.advance(LONG_S)
+        shown = other.task(done)
+        [approval] = [step for step in shown["steps"] if step["step"] == "submit_approval"]
+        assert (approval["calls"], approval["settled_by"]) == (1, "the look-back found it")
+    finally:
+        other.kill()
+    assert one_of_each(office)
+    assert office.requests("POST /approvals") == 1
+
+
 def test_what_was_accepted_is_run_also_when_the_process_dies_right_after(service: Service, office: Outside) -> None:
     office.fault("/adjustments", "delay_before", delay_s=LONG_S)  # it has come nowhere when it dies
     assert service.start().status_code == 202
