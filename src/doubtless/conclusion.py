@@ -297,7 +297,7 @@ class Concluding:
         `goes_on`: another pass follows, and the task keeps its owner. So it does when the task was cancelled before the row
         that says that it is done.
         """
-        went_on = drafts[-1].status != TaskStatus.READY
+        went_on, ended = drafts[-1].status != TaskStatus.READY, drafts[-1].kind == Kind.TASK_ENDED
         with self.zombie_lock:
             while True:
                 now = self.runtime.store.now()
@@ -312,13 +312,13 @@ class Concluding:
                     for case, opened in self.log.cases.items()
                     if went_on
                     and opened.path is None
-                    and opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED)
+                    and (opened.kind in (CaseKind.CODE_ERROR, CaseKind.DIVERGED) or (ended and opened.kind == CaseKind.QUESTION))
                     and opened.kind != keep
                 ]
                 if drafts[-1].status == TaskStatus.DONE and self.log.cancel is not None:
                     goes_on = True
                     break
-                if drafts[-1].kind == Kind.TASK_ENDED:  # what has ended takes no answer any more
+                if ended:  # what has ended takes no answer any more
                     for opened in self.log.cases.values():
                         if is_question(opened.row):
                             closing += dropped_rows(question_of(opened.row), now, self.log.epoch)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from .beyond import Fork, before_write
+from .beyond import Fork
 from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import explained, first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
@@ -16,6 +16,7 @@ from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
 from .events import UNDO, Effect
 from .executor import run_step
+from .heldwrites import before_write
 from .inputs import prepare
 from .keeping import keep_trying
 from .latenews import spill_late_news, store_late_news

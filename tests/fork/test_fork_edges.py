@@ -11,6 +11,7 @@ from fork_ground import Ground, Steps, answer, log_of, needs_human, question, st
 from doubtless import (
     Abandon,
     Abort,
+    AlreadySettled,
     Answer,
     Deny,
     Finish,
@@ -332,3 +333,16 @@ def test_a_fork_undoes_what_it_did_itself_and_nothing_else(ground: Ground) -> No
         app.resume("t@2")
     assert app.show("t@2").status == "compensated"
     assert [result["what"] for result in ground.undone] == ["c"]
+
+
+def test_a_fork_that_ends_without_the_write_that_it_asked_about_closes_its_question(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.read("a"), have.pay("one")])
+    app.run(work, "t")
+    app.fork("t", at=2)
+    needs_human(lambda: app.resume("t@2"))
+    case = question(app)
+    app, work = ground.release(lambda have: have.read("a"))
+    assert app.resume("t@2") == 1
+    assert app.inbox().cases == []
+    with pytest.raises(AlreadySettled):
+        app.settle(case.id, Answer("run"), by="anna", why="late", shown=case.hash)

@@ -188,3 +188,13 @@ def an_agent() -> None:
         assert_type(fact, Fact)
         assert_type(fact.status, str)
     app.agent("wrong", choose=lambda state: "pay", steps=[pay])  # type: ignore[arg-type]
+
+
+def forks_and_marks() -> None:
+    fork = app.fork("recon-1", at=4, task_id="recon-2", idem_write="run", non_idem_write="reuse")
+    assert_type(fork.id, str)
+    for one in fork.stands:
+        assert_type(one.step, str)
+    assert_type(app.changed("look-twice"), bool)
+    app.fork("recon-1")  # type: ignore[call-arg]
+    app.fork("recon-1", at=4, idem_write="maybe")  # type: ignore[arg-type]
