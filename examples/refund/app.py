@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, TypedDict
 
-from doubtless import Doubtless, NotSent, NotUndoable, Rejected, Several, Task, injected
-from doubtless.clocks import Clock
+from doubtless import Abort, Doubtless, NotSent, NotUndoable, Rejected, Several, Task, injected
 
 from . import client
 
@@ -40,9 +39,12 @@ def refused(answer: object) -> Rejected | None:
     return Rejected(answer.code, answer.message) if isinstance(answer, client.Declined) else None
 
 
-def build(store_url: str | None = None, gateway_url: str | None = None, *, clock: Clock | None = None) -> Refunds:
-    """Return the app and its task. Without arguments: $DOUBTLESS_STORE and $REFUND_GATEWAY, read when they are needed."""
-    app = Doubtless(store_url, clock=clock)
+def build(store_url: str | None = None, gateway_url: str | None = None, **options: Any) -> Refunds:
+    """Return the app and its task. Without arguments: $DOUBTLESS_STORE and $REFUND_GATEWAY, read when they are needed.
+
+    `options` are those of `Doubtless`: the scenes give it a clock to turn.
+    """
+    app = Doubtless(store_url, **options)
 
     def gateway() -> str:
         address = gateway_url or os.environ.get("REFUND_GATEWAY")
@@ -91,6 +93,8 @@ def build(store_url: str | None = None, gateway_url: str | None = None, *, clock
     @app.task
     def refund_order(order_id: str, customer: str, claims: list[Claim]) -> dict[str, Any]:
         """Refund all claims of one order, or none of them."""
+        if not claims:
+            raise Abort(f"nothing is claimed of order {order_id}")
         order = find_order(order_id=order_id)
         refunds = [refund_line(order_id=order_id, line=claim["line"], amount=claim["amount"]) for claim in claims]
         ids, total = [refund["id"] for refund in refunds], sum(refund["amount"] for refund in refunds)

@@ -157,6 +157,12 @@ def test_a_refund_that_was_paid_out_before_the_next_line_was_declined_cannot_be_
     assert (till.effects("cancellation"), till.effects("payout")) == (0, 1)
 
 
+def test_an_order_of_which_nothing_is_claimed_is_aborted_and_nobody_is_mailed(till: Till, refunds: Refunds) -> None:
+    with pytest.raises(TaskFailed, match="nothing is claimed"):
+        refunds.app.run(refunds.refund_order, "r-1", order_id="SO-1", customer="ana", claims=[])
+    assert till.counts()["requests"]["count"] == 1, "that was the shop's own: the payment"
+
+
 def test_another_amount_for_a_line_that_was_refunded_is_refused_and_says_which_task_did_it(till: Till, refunds: Refunds) -> None:
     one(refunds)
     with pytest.raises(TaskFailed, match="refused"):
