@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from waiting_ground import Deploys, answer, got, raised, task_of
 
-from doubtless import Answer, Denied, Deny, Doubtless, NeedsHuman, TaskWaiting
+from doubtless import Answer, Denied, Deny, Doubtless, Found, NeedsHuman, Pending, TaskWaiting
 from doubtless.testing import FakeClock
 
 START = 1_795_856_400_000_000
@@ -196,3 +196,39 @@ def test_a_worker_wakes_a_parent_whose_child_waits_for_a_time_or_an_answer(
         until(lambda: app.show("t").status == "done")
     assert app.show("t").output == 5
     assert worker.errors == []
+
+
+def test_a_worker_looks_again_at_one_doubt_while_another_one_needs_a_person(deploy: Deploys, clock: FakeClock) -> None:
+    from test_sleep import until
+
+    clock.auto_advance = False
+    app, found = deploy(), []
+
+    def find() -> Any:
+        return Found({"id": 1}) if found else Pending(look_again="PT10S")
+
+    async def lost() -> Any:
+        await asyncio.sleep(0)
+        raise ConnectionResetError("the reply was lost")
+
+    @app.step(effect="non_idem_write")
+    async def unknowable() -> Any:
+        return await lost()
+
+    @app.step(effect="non_idem_write", query=find)
+    async def slow() -> Any:
+        return await lost()
+
+    @app.task
+    async def task() -> Any:
+        return await app.parallel(unknowable, slow)
+
+    assert isinstance(raised(app.run, task, "t", wait=False), NeedsHuman)
+    raised(app.run, task, "t", wait=False)
+    assert app.show("t").status == "needs_human"
+    found.append(1)
+    with app.worker() as worker:
+        clock.advance("PT10S")
+        worker.wake()
+        until(lambda: {step.name: step.status for step in app.show("t").steps}["slow"] == "done")
+    assert [case.step for case in app.inbox().cases] == ["unknowable"]

@@ -305,6 +305,17 @@ class Model(pydantic.BaseModel):
     amount: int = pydantic.Field(ge=1)
 
 
+class Even(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("odd")
+        return value
+
+
 FITS: list[tuple[Any, Any, Any, Any]] = [
     (str, "x", "x", 1),
     (int, 3, 3, True),
@@ -316,6 +327,7 @@ FITS: list[tuple[Any, Any, Any, Any]] = [
     (Approval, Approval(False, 3), Approval(False, 3), {"ok": True, "more": 1}),
     (Note, {"text": "t"}, {"text": "t"}, {}),
     (Model, {"amount": 1}, Model(amount=1), {"amount": 0}),
+    (Even, {"n": 2}, Even(n=2), {"n": 1}),
     (list[int], [1, 2], [1, 2], [1, "2"]),
     (dict[str, int], {"a": 1}, {"a": 1}, {"a": None}),
     (int | None, None, None, "none"),
