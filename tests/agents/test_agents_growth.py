@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,28 @@ def test_the_state_from_a_snapshot_is_the_state_from_zero(release: Releases, wor
     ]  # fmt: skip
     assert {**with_it.earlier, "ref": ""} == {**without.earlier, "ref": ""}
     assert with_it.cost == 75
+
+
+@pytest.mark.prove
+def test_an_agent_of_two_thousand_steps_resumes_as_fast_as_one_of_a_hundred(release: Releases) -> None:
+    def standing(count: int) -> str:
+        """A task that stands where its budget ends, so that each resume goes the whole way and asks nothing."""
+        script = Script(*(turn(call("look", day=str(number))) for number in range(count)))
+        app = release()
+        with pytest.raises(NeedsHuman):
+            app.run(app.agent("clerk", choose=script, steps=["look"], max_choices=count), f"t{count}", goal="")
+        return f"t{count}"
+
+    def resume(task_id: str, count: int) -> float:
+        app = release()
+        agent = app.agent("clerk", choose=Script(), steps=["look"], max_choices=count)
+        app.tasks()
+        app.tools(["look"])
+        begun = time.process_time()
+        with pytest.raises(NeedsHuman):
+            app.run(agent, task_id, goal="")
+        return time.process_time() - begun
+
+    short, long = standing(100), standing(2000)
+    times = [(resume(short, 100), resume(long, 2000)) for _ in range(15)]
+    assert min(slow for _, slow in times) < 1.5 * min(fast for fast, _ in times)
