@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from agents_ground import Releases, Script, World, answer, call, places, rows, statuses, turn
 
-from doubtless import DidNotHappen, Diverged, Doubtless, Finish, Happened, NeedsHuman, Retry, Secret, TaskWaiting
+from doubtless import DidNotHappen, Diverged, Doubtless, Finish, Happened, NeedsHuman, NotSent, Retry, Secret, TaskWaiting
 from doubtless.recorded import call_own, own_step
 
 LINES = (turn(call("look", "a", day="monday")), turn(call("send", "b", to="anna")), Finish("done"))
@@ -103,10 +103,12 @@ def test_a_log_that_holds_another_step_than_the_choice_names_has_diverged(releas
     old._faults.clear()  # `goal` is an agent's; here a plain task stands in for another program
     with pytest.raises((NeedsHuman, TaskWaiting)):
         old.run(other, "t1", wait=False, goal="")
+    before = [row.kind for row in rows(old, "t1") if row.path == "2.1.1"]
     app = release()
     with pytest.raises(NeedsHuman, match="the log holds another step than the choice names"):
         app.run(app.agent("clerk", choose=Script(), steps=["pay"]), "t1", goal="")
     assert world.n() == 0
+    assert [row.kind for row in rows(app, "t1") if row.path == "2.1.1"] == before
 
 
 def test_a_write_that_was_begun_goes_on_with_its_stored_params_although_the_agent_may_not_choose_it_any_more(
@@ -118,6 +120,34 @@ def test_a_write_that_was_begun_goes_on_with_its_stored_params_although_the_agen
     script = Script(*LINES)
     assert app.run(app.agent("clerk", choose=script, steps=["look"]), "t1", goal="") == "done"
     assert world.n("send", "anna") == 2, "the first, and the one that a person has allowed"
+
+
+def test_a_write_that_has_not_left_yet_is_sent_with_its_stored_params_by_a_release_whose_agent_may_not_choose_it(
+    release: Releases, world: World
+) -> None:
+    """Its intent stands, its key is taken; only the agent's list and what is bound have changed."""
+    down = [True]
+
+    def with_order(app: Doubtless) -> Doubtless:
+        @app.step(effect="non_idem_write", backoff="PT1H")
+        def order(what: str, tenant: str) -> dict[str, Any]:
+            if down:
+                raise NotSent("no route to the other side")
+            return world.do("order", f"{what} for {tenant}")
+
+        return app
+
+    lines = (turn(call("order", "a", what="tea")), Finish("done"))
+    app = with_order(release())
+    with pytest.raises(TaskWaiting):
+        agent = app.agent("clerk", choose=Script(*lines), steps=["order"], bind={"order": {"tenant": "acme"}})
+        app.run(agent, "t1", wait=False, goal="")
+    down.clear()
+    app = with_order(release())
+    script = Script(*lines)
+    assert app.run(app.agent("clerk", choose=script, steps=["look"]), "t1", goal="") == "done"
+    assert [what for _, what, _ in world.done] == ["tea for acme"]
+    assert statuses(script.states[0].facts) == [("a", "done")]
 
 
 def test_what_was_chosen_and_not_begun_is_not_sent_by_a_release_that_has_taken_the_step_away(release: Releases, world: World) -> None:
