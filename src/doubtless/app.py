@@ -215,7 +215,7 @@ class Doubtless(InTask):
             return lambda f: self._declare_task(f, name, on_failure, snapshot_every)
         return self._declare_task(fn, name, on_failure, snapshot_every)
 
-    def adopt(self, task: Task[..., Any], faults: Iterable[str] = ()) -> None:
+    def _adopt(self, task: Task[..., Any], faults: Iterable[str] = ()) -> None:
         """Take in a task that the library has made of somebody's code: an agent."""
         self._faults += faults
         if task.name in self._tasks:

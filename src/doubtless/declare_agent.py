@@ -52,7 +52,7 @@ def declare_agent(
     if cost is not None:
         options["cost"] = cost
     agent = Agent(name, choose, names, {step: dict(params) for step, params in bind.items()}, settings, options)
-    app.adopt(agent, faults)
+    app._adopt(agent, faults)
     return agent
 
 

@@ -17,6 +17,8 @@ def judge(value: int) -> int:
 
 
 Judged = Annotated[int, pydantic.AfterValidator(judge)]
+Changed = Annotated[int, pydantic.AfterValidator(str)]
+"""What comes out of its validator is no int: the step's function could not be given it as it is stored."""
 
 WRONG: list[tuple[StepCall, str]] = [
     (call("wire", to="x"), "there is no step 'wire'; the steps are look, pay, send"),
@@ -55,12 +57,12 @@ def test_a_value_that_the_check_itself_cannot_read_is_refused(release: Releases,
     app = release()
 
     @app.step(effect="non_idem_write")
-    def order(count: int = 1, kind: Judged = 1) -> dict[str, Any]:
+    def order(count: int = 1, kind: Judged = 1, size: Changed = 1) -> dict[str, Any]:
         return world.do("order", count)
 
-    script = Script(turn(call("order", "a", count=10**5000), call("order", "b", kind=3)), Finish())
+    script = Script(turn(call("order", "a", count=10**5000), call("order", "b", kind=3), call("order", "c", size=2)), Finish())
     app.run(app.agent("clerk", choose=script, steps=[order]), "t1", goal="")
-    assert statuses(script.states[1].facts) == [("a", "refused"), ("b", "refused")]
+    assert statuses(script.states[1].facts) == [("a", "refused"), ("b", "refused"), ("c", "refused")]
     assert script.states[1].facts[1]["text"] == "the params of order do not fit: kind: could not be read (KeyError)"
     assert world.n() == 0
 
