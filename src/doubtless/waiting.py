@@ -168,6 +168,8 @@ class Standing:
             if run.abandoned or run.over:
                 run.check()
             self.ahead = self.glance()
+            if run.log.cancel is not None:
+                raise run.park_cancelled()
             run.check()  # after the glance: a pass that parks already is due by the time that it has seen
             if self.ahead is None:
                 return
