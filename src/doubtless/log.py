@@ -119,7 +119,7 @@ class TaskLog(TaskFold):
                 if kind in WHOLE or status == compensating:
                     whole = min(whole, seq)
             elif floor and path not in open_from and path not in settled and self.covered(path):
-                self.reached_back = self.reached_back or changes_replay(kind, output, error)
+                self.reached_back = self.reached_back or path[0] == UNDO or changes_replay(kind, output, error)
                 whole = min(whole, seq) if kind in WHOLE else whole
             elif kind == intend:
                 open_from[path] = (seq, digest)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from .errors import StoreError
-from .events import Event, Kind
+from .events import UNDO, Event, Kind
 from .snapshots import Held, Plan, Restored, copied, read, snapshot_of
 from .store.base import Store
 from .taskfold import TaskFold
@@ -105,7 +105,7 @@ class Snapshotting:
                 self.later.clear()
             restored = None
             if state is not None:
-                if self.fold.open or self.fold.reached_back:
+                if self.fold.open or self.fold.reached_back or any(path[0] == UNDO for path in self.fold.settled):
                     self.broken = True  # news about a place that the state has behind it: the next claim folds from zero
                     return
                 restored = Restored(state if isinstance(state, str) else state(), places)

@@ -154,8 +154,9 @@ class TaskFold:
                 self.settled[path] = outline_of(row, self.settled[path].input_hash)
             return
         if path not in self.open and self.covered(path):
-            self.reached_back = self.reached_back or changes_replay(row.kind, row.output_ref, row.error)
-            return
+            self.reached_back = self.reached_back or path[0] == UNDO or changes_replay(row.kind, row.output_ref, row.error)
+            if not began_again(row):
+                return
         if path not in self.open and row.kind not in _FIRST and self.forgets and not begins_with_case(row):
             return  # late news of a step that is settled and forgotten
         self.open.setdefault(path, []).append(row)
@@ -173,6 +174,11 @@ def rows_of_step(rows: Iterable[Event], path: str, until: int) -> Iterator[Event
         if row.event_seq <= until and (row.path == path or (begun and row.kind == Kind.TASK_CLAIMED)):
             begun = True
             yield row
+
+
+def began_again(row: Event) -> bool:
+    """Whether this row begins something behind a snapshot, such as a compensation: kept whole, or it would be sent again."""
+    return row.kind in (Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED) or begins_with_case(row)
 
 
 def begins_with_case(row: Event) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from snapshot_ground import Ground
 
-from doubtless import Doubtless, Finish, State, StepCall, TaskFrozen, Turn
+from doubtless import Doubtless, Fail, Finish, NeedsHuman, State, StepCall, TaskFailed, TaskFrozen, Turn
 
 
 def declared(ground: Ground, turns: int, seen: list[Any], every: int | None = 5) -> tuple[Doubtless, Any]:
@@ -81,3 +81,65 @@ def test_an_agent_s_snapshot_is_bounded(ground: Ground) -> None:
     stands(ground, "long", 300)
     short, long = (max(len(s.content) for s in ground.snapshots(task)) for task in ("short", "long"))
     assert long < short * 1.05
+
+
+def undoable(ground: Ground, turns: int, lost: int | None = None) -> tuple[Doubtless, Any]:
+    """An agent whose every `order` can be withdrawn; after so many turns its model has nothing to say."""
+    app = ground.app(every=None)
+
+    @app.step(effect="non_idem_write")
+    def withdraw(number: int) -> dict[str, Any]:
+        receipt = ground.world.do("withdraw", number)
+        if ground.world.counts()[f"withdraw {number}"] > 1:
+            raise KeyboardInterrupt  # sent twice: the test ends here
+        if number == lost:
+            raise ConnectionResetError("the reply was lost")
+        return receipt
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def order(number: int) -> dict[str, Any]:
+        return ground.world.do("order", number)
+
+    def choose(state: State) -> Any:
+        if state.choices == turns:
+            raise ValueError("the model has nothing to say")
+        return Turn([StepCall("order", {"number": state.choices})])
+
+    return app, app.agent("reconciler", choose=choose, steps=["order"], snapshot_every=5, max_choices=None)
+
+
+def test_an_agent_that_resumes_from_a_snapshot_and_is_failed_undoes_everything_once(ground: Ground, begun_at: list[int]) -> None:
+    """What is to be undone is before the snapshot: neither the plan nor the records of it may come from the tail alone."""
+    app, agent = undoable(ground, 12)
+    with pytest.raises(NeedsHuman) as stopped:
+        app.run(agent, "a", goal="reconcile")
+    newest = ground.snapshots("a")[-1].event_seq
+    app.close()
+    app, agent = undoable(ground, 12)
+    (case,) = stopped.value.cases
+    app.settle(case, Fail(), by="ann", why="enough", shown=app.inbox().cases[0].hash)
+    begun_at.clear()
+    with pytest.raises(TaskFailed):
+        app.run(agent, "a", goal="reconcile")
+    assert begun_at[0] == newest
+    assert app.show("a").status == "compensated"
+    undone = [line for line in ground.world.path.read_text().splitlines() if "withdraw" in line]
+    assert undone == [f"withdraw {n}" for n in reversed(range(12))]
+    assert app.verify() == []
+
+
+def test_a_doubt_about_undoing_what_is_before_the_snapshot_is_a_doubt_and_nothing_is_sent_again(ground: Ground) -> None:
+    app, agent = undoable(ground, 12)
+    with pytest.raises(NeedsHuman) as stopped:
+        app.run(agent, "a", goal="reconcile")
+    app.close()
+    app, agent = undoable(ground, 12, lost=4)
+    app.settle(stopped.value.cases[0], Fail(), by="ann", why="enough", shown=app.inbox().cases[0].hash)
+    for _ in range(2):
+        with pytest.raises(NeedsHuman):
+            app.run(agent, "a", goal="reconcile")
+    (case,) = app.inbox().cases
+    assert case.kind == "compensation"
+    assert ground.world.counts()["withdraw 4"] == 1
+    assert ground.world.counts()["withdraw 3"] == 0
+    assert app.verify() == []
