@@ -21,6 +21,7 @@ from doubtless import (
     UsageError,
     injected,
 )
+from doubtless.events import Kind, StepStatus, draft
 from doubtless.testing import Killed, harness
 
 
@@ -258,3 +259,20 @@ def test_an_effect_that_another_task_has_is_refused_and_the_model_is_told_what_s
     assert "Do not repeat it" in refused["text"]
     assert "t1" in refused["text"]
     assert world.n("refund") == 1
+
+
+def test_what_was_undone_since_is_told_with_what_it_was(release: Releases) -> None:
+    app = release()
+    pay = app.steps["pay"]
+
+    @app.task
+    def day() -> None:
+        pay(order="o1", amount=5)
+
+    app.run(day, "t1")
+    undone = draft(
+        "t1", Kind.STEP_SETTLED, app.store.now(), path="1", step_name="pay", step_seq=1, status=StepStatus.COMPENSATED, attempt=1
+    )
+    app.store.add("t1", [undone])
+    (fact,) = app.facts("t1")
+    assert (fact.status, fact.text, fact.output["what"]) == ("compensated", "it happened, and was undone since", "o1")

@@ -51,22 +51,17 @@ def test_the_calls_of_a_turn_run_side_by_side(release: Releases) -> None:
 
 
 def test_no_more_calls_run_at_once_than_the_agent_allows(release: Releases) -> None:
-    running, most = [0], [0]
-    lock = threading.Lock()
+    threads: set[threading.Thread] = set()
     app = release()
 
     @app.step(effect="read")
     def count(number: int) -> int:
-        with lock:
-            running[0] += 1
-            most[0] = max(most[0], running[0])
-        with lock:
-            running[0] -= 1
+        threads.add(threading.current_thread())
         return number
 
     script = Script(turn(*(call("count", number=number) for number in range(12))), Finish())
-    app.run(app.agent("clerk", choose=script, steps=[count], concurrency=1), "t1", goal="")
-    assert most == [1]
+    app.run(app.agent("clerk", choose=script, steps=[count], concurrency=2), "t1", goal="")
+    assert len(threads) <= 2
     assert [fact["output"] for fact in script.states[1].facts] == list(range(12))
 
 
