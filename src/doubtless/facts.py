@@ -82,12 +82,9 @@ def _refusals(runtime: Runtime, record: StepRecord, at: int, chosen: dict[str, _
 
 
 def _fact(runtime: Runtime, record: StepRecord, rows: Sequence[Event], chosen: _Chosen | None, limit: int) -> Fact:
-    ref = record.output_ref
-    if ref is None and record.status == StepStatus.COMPENSATED:
-        ref = next((row.output_ref for row in rows if row.status == StepStatus.DONE and row.output_ref is not None), None)
-    output, whole = _output(runtime, ref, limit)
+    output, whole = _output(runtime, record.output_ref, limit)
     params = {} if record.input_ref is None else jsonable(canonical.decode(runtime.content.get(record.input_ref)))
-    status, text = words(record, ref is not None)
+    status, text = words(record, record.output_ref is not None)
     return Fact(
         record.path, record.name, params, status, output, whole, text, chosen and chosen.turn,
         chosen and chosen.call["call_id"], rows[-1].at.wall, settled_by(rows) if record.settled else None,
