@@ -131,7 +131,8 @@ def _ask(
     run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input, effects: list[Standing], *, reusable: bool
 ) -> Parking:
     """Open the question about this write, unless it is open and says the same; the parking that waits for the answer."""
-    why = f"before {definition.name} at {path}: {len(effects)} effects of {fork.terms.task_id} stand beyond the fork point"
+    many = "1 effect stands" if len(effects) == 1 else f"{len(effects)} effects stand"
+    why = f"before {definition.name} at {path}: {many} beyond the point at which {fork.terms.task_id} was forked"
     answers = [one for one in ANSWERS if reusable or not one.startswith("reuse")]
     question = {
         "from": fork.terms.task_id, "at": fork.terms.at, "path": path, "step": definition.name,

@@ -346,3 +346,22 @@ def test_a_fork_that_ends_without_the_write_that_it_asked_about_closes_its_quest
     assert app.inbox().cases == []
     with pytest.raises(AlreadySettled):
         app.settle(case.id, Answer("run"), by="anna", why="late", shown=case.hash)
+
+
+def test_a_write_with_a_business_key_that_is_run_again_gets_the_originals_output(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.app.steps["give_back"]("o1")["number"])
+    refunds = []
+
+    @app.step(effect="non_idem_write", once="refund:{order}")
+    def give_back(order: str) -> dict[str, Any]:
+        refunds.append(order)
+        return {"number": len(refunds)}
+
+    assert app.run(work, "t") == 1
+    fork = app.fork("t", at=1, non_idem_write="run")
+    assert app.resume(fork.id) == 1
+    assert refunds == ["o1"]
+    (step,) = app.show(fork.id).steps
+    assert (step.calls, step.status) == (0, "done")
+    second = app.fork(fork.id, at=1, task_id="second")
+    assert [(one.task, one.path) for one in second.stands] == [("t", "1")], "one effect, where it was made"
