@@ -68,36 +68,49 @@ def may_stand(record: StepRecord) -> bool:
     return record.in_doubt or record.in_flight is not None or record.evidence is not None
 
 
-def standing(store: Store, terms: Terms | None) -> list[Standing]:
-    """All that stands beyond the fork point now, in the original and in what that was forked from, children's effects too."""
+def standing(store: Store, terms: Terms | None, read: dict[str, int] | None = None) -> list[Standing]:
+    """All that stands beyond the fork point now, in the original and in what that was forked from, children's effects too.
+
+    `read`: filled with the tasks whose logs say so, and how far these go.
+    """
     found: dict[tuple[str, str], Standing] = {}
+    read = {} if read is None else read
     while terms is not None:
-        for one in effects_of(store, terms.task_id, terms.at):
+        for one in effects_of(store, terms.task_id, terms.at, read):
             found.setdefault(one.made, one)
         terms = terms_of(store.first(terms.task_id))
     return list(found.values())
 
 
-def effects_of(store: Store, task_id: str, at: int, within: str = "") -> Iterator[Standing]:
+def effects_of(store: Store, task_id: str, at: int, read: dict[str, int], within: str = "") -> Iterator[Standing]:
     """What stands of a task from this step on, and of the child tasks that it has called there."""
     rows = store.rows(task_id)
+    read[task_id] = rows[-1].event_seq if rows else 0
     children = {row.path: row.details["child"] for row in rows if _starts_child(row)}
     for record in fold_steps(rows).values():
         if record.path.startswith("~") or (record.step_seq < at and record.settled):
             continue
         made = record.origin or (task_id, record.path)
+        if made[0] not in read:
+            read[made[0]] = last_seq(store, made[0])
         maker = record if record.origin is None else fold_step(store.rows(made[0], path=made[1]), made[1], None)
         if record.effect == Effect.READ:
             child = children.get(record.path)
             if child is None and record.origin is not None:
                 child = next((row.details["child"] for row in store.rows(made[0], path=made[1]) if _starts_child(row)), None)
             if child is not None:
-                yield from effects_of(store, child, 1, f"{within}/{record.path}")
+                yield from effects_of(store, child, 1, read, f"{within}/{record.path}")
         elif maker is not None and may_stand(maker):
             yield Standing(
                 made, within, record.path, maker.name, str(maker.effect), maker.status, maker.input_hash, maker.input_ref,
                 maker.output_ref,
             )  # fmt: skip
+
+
+def last_seq(store: Store, task_id: str) -> int:
+    """How far a task's log goes; 0 where there is none."""
+    last = store.last(task_id)
+    return 0 if last is None else last.event_seq
 
 
 def _starts_child(row: Event) -> bool:
@@ -116,11 +129,21 @@ class Fork:
         self.within = within
         self._lock = threading.Lock()
         self._own: Accounted | None = None
+        self._effects: list[Standing] = []
+        self._read: dict[str, int] = {}
+
+    def _standing(self, store: Store) -> list[Standing]:
+        """What stands now; the logs are folded again only where one of them has moved."""
+        if not self._read or any(last_seq(store, task) != seq for task, seq in self._read.items()):
+            read: dict[str, int] = {}
+            self._effects = standing(store, self.terms, read)
+            self._read = read
+        return self._effects
 
     def open_effects(self, store: Store) -> list[Standing]:
         """What stands and is not accounted for: the fork has not decided about the same step at its place, nor taken it over."""
-        effects = standing(store, self.terms)
         with self._lock:
+            effects = self._standing(store)
             if self._own is None and effects:
                 self._own = accounted(store, self.root + self.within)
             logs = {one.within: self._own for one in effects if one.within == self.within}

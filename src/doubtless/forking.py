@@ -109,7 +109,7 @@ def _before(runtime: Runtime, head: Head, rows: Sequence[Event], at: int) -> lis
         fault = _fault(record, at, undone=f"~{record.path}" in records, asked=record.path in asked)
         if not fault and not record.settled and any(
             one.status not in (StepStatus.DONE, StepStatus.FAILED)
-            for one in effects_of(runtime.store, f"{task_id}/{record.path}", 1)
+            for one in effects_of(runtime.store, f"{task_id}/{record.path}", 1, {})
         ):
             fault = "is a child task with a write in doubt"
         if fault:

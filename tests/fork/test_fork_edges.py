@@ -365,3 +365,33 @@ def test_a_write_with_a_business_key_that_is_run_again_gets_the_originals_output
     assert (step.calls, step.status) == (0, "done")
     second = app.fork(fork.id, at=1, task_id="second")
     assert [(one.task, one.path) for one in second.stands] == [("t", "1")], "one effect, where it was made"
+
+
+@pytest.mark.parametrize("whose", ["original", "child", "maker"])
+def test_what_is_undone_while_the_fork_runs_is_not_taken_over(ground: Ground, whose: str) -> None:
+    """Whichever log of the line moves: the original's, its child's, or that of the task whose effect it had taken over."""
+    have: list[Steps] = []
+    undo: list[tuple[str, str]] = []
+
+    def code(steps: Steps) -> Any:
+        have.append(steps)
+        first = steps.pay("a")["id"]
+        for task_id, path in undo:
+            now, status = app.store.now(), StepStatus.COMPENSATED
+            app.store.add(task_id, [draft(task_id, Kind.STEP_SETTLED, now, step_seq=2, path=path, step_name="tell", status=status)])
+        return [first, child() if whose == "child" else steps.tell("b")["id"]]
+
+    app, work = ground.release(code)
+
+    @app.task
+    def child() -> int:
+        return have[-1].tell("b")["id"]
+
+    assert app.run(work, "t") == [1, 2]
+    original = "t"
+    if whose == "maker":
+        original = app.fork("t", at=1, task_id="between", non_idem_write="reuse").id
+        assert app.resume("between") == [1, 2]
+    undo.append(("t/2", "1") if whose == "child" else ("t", "2"))
+    fork = app.fork(original, at=1, task_id="f", non_idem_write="reuse")
+    assert app.resume(fork.id) == [1, 3]
