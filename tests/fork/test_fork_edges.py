@@ -27,6 +27,7 @@ from doubtless import (
     Turn,
     UsageError,
 )
+from doubtless.beyond import standing, terms_of
 from doubtless.events import Kind, StepStatus, draft
 
 
@@ -365,6 +366,11 @@ def test_a_write_with_a_business_key_that_is_run_again_gets_the_originals_output
     assert (step.calls, step.status) == (0, "done")
     second = app.fork(fork.id, at=1, task_id="second")
     assert [(one.task, one.path) for one in second.stands] == [("t", "1")], "one effect, where it was made"
+
+    assert app.run(work, "u") == 1  # no fork: its output is t's as well
+    read: dict[str, int] = {}
+    standing(app.store, terms_of(app.store.first(app.fork("u", at=1).id)), read)
+    assert set(read) == {"u", "t"}, "what t becomes has to be looked at"
 
 
 @pytest.mark.parametrize("whose", ["original", "child", "maker"])
