@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from guests_child import ORDER, payments
-from guests_ground import Ground, raised, together
+from guests_ground import PATIENCE, Ground, raised, together
 
 from doubtless import (
     Diverged,
@@ -15,6 +16,7 @@ from doubtless import (
     OutsideTask,
     Refused,
     Rejected,
+    Session,
     StepFailed,
     TaskBusy,
     UnknownStep,
@@ -34,6 +36,21 @@ def crashed(app: Doubtless, *calls: tuple[Any, dict[str, Any]]) -> None:
         for step, params in calls:
             session.call(step, **params)
         raise ZeroDivisionError
+
+
+def at_one_moment(session: Session, method: str, count: int) -> None:
+    """Let so many threads come back from the first such question at one moment: none has gone on before the last has asked."""
+    guests: Any = session._guests
+    asked, gate, seen = getattr(guests, method), threading.Barrier(count), threading.local()
+
+    def ask(*args: Any) -> Any:
+        answer = asked(*args)
+        if not hasattr(seen, "before"):
+            seen.before = True
+            gate.wait(PATIENCE)
+        return answer
+
+    setattr(guests, method, ask)
 
 
 def acknowledgements(app: Doubtless) -> list[dict[str, Any]]:
@@ -116,6 +133,7 @@ def test_calls_of_eight_threads_have_a_place_and_an_effect_each(ground: Ground, 
 def test_one_id_asked_for_by_eight_threads_at_once_has_one_effect_and_one_answer(ground: Ground, app: Doubtless) -> None:
     pay, _ = payments(app, str(ground.folder))
     with app.session("thread-42") as session:
+        at_one_moment(session, "known", 8)
         receipts = together(8, lambda n: session.call(pay, **ORDER, call_id="toolu_1"))
         assert all(receipt == receipts[0] for receipt in receipts)
         assert isinstance(receipts[0], dict)
@@ -166,6 +184,17 @@ def test_equal_writes_that_were_not_acknowledged_are_met_again_one_by_one(ground
         session.call(pay, **ORDER, call_id="e")
     assert [call.replayed for call in session.calls] == [True, True, False]
     assert len(ground.effects()) == 3, "the third is a new one"
+
+
+def test_equal_writes_are_met_again_once_each_by_threads_that_ask_at_one_moment(ground: Ground, app: Doubtless) -> None:
+    pay, _ = payments(app, str(ground.folder))
+    crashed(app, (pay, ORDER), (pay, ORDER))
+    with app.session("thread-42") as session:
+        at_one_moment(session, "record", 8)
+        receipts = together(8, lambda n: session.call(pay, **ORDER, call_id=f"c{n}"))
+    assert len({receipt["key"] for receipt in receipts}) == 8
+    assert sum(call.replayed for call in session.calls) == 2
+    assert len(ground.effects()) == 8
 
 
 def test_params_in_another_order_are_the_same_call(ground: Ground, app: Doubtless) -> None:

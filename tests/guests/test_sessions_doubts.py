@@ -14,15 +14,18 @@ from doubtless import (
     Abandon,
     Answer,
     Doubtless,
+    Found,
     Happened,
     NeedsHuman,
     NotSent,
+    Pending,
     Refused,
     StepFailed,
     StoreUnavailable,
     TaskBusy,
     TaskFrozen,
     TaskWaiting,
+    UsageError,
     injected,
 )
 from doubtless.events import Kind
@@ -108,6 +111,73 @@ def test_a_doubt_is_not_acknowledged_by_leaving_the_block_and_its_outcome_reache
         assert "pay(amount=5) was carried out; its result: 77" in error.text_for_model
         assert session.call(blind.pay, amount=5, call_id="c") == 77
         assert session.replayed("c")
+    assert blind.paid == [5]
+
+
+def test_a_doubt_of_an_earlier_opening_is_not_acknowledged_by_a_later_one_that_asks_for_nothing(app: Doubtless) -> None:
+    blind = Blind(app)
+    with pytest.raises(NeedsHuman), app.session("thread-42") as session:
+        session.call(blind.pay, amount=5, call_id="a")
+    with app.session("thread-42"):
+        pass
+    assert app.show("thread-42").unacknowledged == ("1",)
+
+
+def test_while_one_write_is_in_doubt_no_refusal_names_half_of_what_stands(app: Doubtless) -> None:
+    blind = Blind(app)
+    blind.lose = 0
+    with pytest.raises(NeedsHuman), app.session("thread-42") as session:
+        session.call(blind.pay, amount=4, call_id="a")
+        blind.lose = 1
+        session.call(blind.pay, amount=5, call_id="b")
+    with app.session("thread-42") as session:
+        assert isinstance(raised(session.call, blind.pay, amount=6, call_id="c"), NeedsHuman)
+        assert session.call(blind.pay, amount=4, call_id="d") == 1, "what is known is given all the same"
+        settle(app, Happened(77))
+        error = raised(session.call, blind.pay, amount=6, call_id="c")
+        assert isinstance(error, Refused) and error.holder["stands"] == ["2"]
+    assert blind.paid == [4, 5]
+
+
+def test_a_doubt_that_is_still_being_settled_is_left_to_a_worker(app: Doubtless) -> None:
+    answers: list[Any] = [Pending("PT1M")]
+
+    @app.step(effect="non_idem_write", query=lambda idempotency_key: answers[-1])
+    def pay(amount: int, idempotency_key: str = injected()) -> int:
+        raise ConnectionResetError
+
+    with app.session("thread-42", wait=False) as session:
+        error = raised(session.call, pay, amount=5, call_id="a")
+        assert isinstance(error, TaskWaiting) and error.until is not None
+        assert error.text_for_model == "pay(amount=5) may have happened; it is being checked. Do not repeat it."
+        assert isinstance(raised(session.finish), TaskWaiting), "a doubt does not end a session"
+    assert app.show("thread-42").status == "ready"
+    answers.append(Found(9))
+    app.resume_all(wait=True)
+    assert app.show("thread-42").status == "waiting"
+    with app.session("thread-42") as session:
+        assert session.call(pay, amount=5, call_id="b") == 9
+
+
+def test_a_write_waits_while_another_is_in_doubt_and_does_not_begin_when_that_needs_a_person(app: Doubtless) -> None:
+    blind = Blind(app)
+    told: list[BaseException | None] = []
+    others: list[threading.Thread] = []
+
+    @app.on_case
+    def in_the_middle_of_the_first(case: Any) -> None:
+        before = app.clock.now()
+        others.append(threading.Thread(target=lambda: told.append(raised(session.call, blind.pay, amount=6, call_id="b"))))
+        others[0].start()
+        poll = threading.Event()
+        while app.clock.now() == before and others[0].is_alive():  # its wait moves the clock
+            poll.wait(0.001)
+
+    with app.session("thread-42") as session:
+        raised(session.call, blind.pay, amount=5, call_id="a")
+        others[0].join(PATIENCE)
+        assert not others[0].is_alive()
+    assert isinstance(told[0], NeedsHuman)
     assert blind.paid == [5]
 
 
@@ -225,7 +295,8 @@ def test_ctrl_c_while_the_block_is_left_waits_for_no_call_and_leaves_it_in_doubt
         assert begun.wait(PATIENCE)
         threading.Timer(0.05, _thread.interrupt_main).start()
     caller.join(PATIENCE)
-    assert isinstance(told[0], NeedsHuman | TaskWaiting), "its caller hears that it may have happened"
+    assert isinstance(told[0], TaskWaiting), "its caller hears that it may have happened"
+    assert app.inbox().cases == [], "nothing was decided about it on the way out"
     assert "may have happened" in told[0].text_for_model
     assert isinstance(raised(app.session("thread-42").__enter__), TaskBusy), "the call still runs: nobody else may begin"
     go_on.set()
@@ -322,11 +393,23 @@ def test_a_call_that_runs_while_the_block_is_left_is_waited_for_and_not_acknowle
     session = app.session("thread-42")
     results: list[Any] = []
     caller = threading.Thread(target=lambda: results.append(raised(lambda: results.append(session.call(pay, amount=5)))))
+
+    def late_caller() -> None:
+        poll = threading.Event()
+        while session._guests is None or not session._guests.closed:
+            poll.wait(0.001)
+        late.append(raised(session.call, pay, amount=6))
+        go_on.set()
+
+    late: list[BaseException | None] = []
     with session:
         caller.start()
         assert begun.wait(PATIENCE)
-        threading.Timer(0.05, go_on.set).start()
+        leaving = threading.Thread(target=late_caller)
+        leaving.start()
     caller.join(PATIENCE)
+    leaving.join(PATIENCE)
+    assert isinstance(late[0], UsageError), "a block that is being left takes no calls"
     view = app.show("thread-42")
     assert (view.steps[0].status, view.unacknowledged) == ("done", ("1",))
     with app.session("thread-42") as again:
@@ -368,7 +451,6 @@ def test_a_worker_settles_the_doubts_of_a_dead_host_and_leaves_idle_sessions_alo
     pay, _ = payments(app, str(ground.folder))
     with app.session("idle") as session:
         session.call(pay, order="o2", amount=1)
-    idle = app.store.head("idle")
     poll = threading.Event()
     with app.worker(concurrency=1) as worker:
         for _ in range(2000):
@@ -378,9 +460,9 @@ def test_a_worker_settles_the_doubts_of_a_dead_host_and_leaves_idle_sessions_alo
             poll.wait(0.005)
         assert worker.unknown == set()
     assert app.show("thread-42").steps[0].status == "done"
-    after = app.store.head("idle")
-    assert idle is not None and after is not None
-    assert after.epoch == idle.epoch, "nobody has claimed it"
+    second = app.worker(concurrency=1)
+    second._claim_due()
+    assert second._threads == set(), "nobody claims what only waits for its host"
     assert sorted(ground.effects()) == ["pay o1 500", "pay o2 1"]
 
 
@@ -393,6 +475,28 @@ def test_a_doubt_that_a_person_settles_between_two_openings_wakes_nobodys_code(a
     assert isinstance(raised(app.resume, "thread-42"), TaskWaiting)
     assert app.show("thread-42").status == "waiting"
     assert blind.paid == [5]
+
+
+def test_a_session_is_not_finished_while_a_call_of_it_runs(app: Doubtless) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.step(effect="non_idem_write")
+    def pay(amount: int) -> int:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return 8
+
+    with app.session("thread-42") as session:
+        caller = threading.Thread(target=lambda: raised(session.call, pay, amount=5, call_id="a"))
+        caller.start()
+        assert begun.wait(PATIENCE)
+        error = raised(session.finish)
+        go_on.set()
+        caller.join(PATIENCE)
+        assert isinstance(error, UsageError)
+        assert session.call(pay, amount=5, call_id="a") == 8
+        session.finish()
+    assert app.show("thread-42").status == "done"
 
 
 def test_parallel_calls_wait_for_a_write_whose_outcome_is_being_looked_up(ground: Ground, app: Doubtless) -> None:
