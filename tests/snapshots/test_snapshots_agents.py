@@ -143,3 +143,32 @@ def test_a_doubt_about_undoing_what_is_before_the_snapshot_is_a_doubt_and_nothin
     assert ground.world.counts()["withdraw 4"] == 1
     assert ground.world.counts()["withdraw 3"] == 0
     assert app.verify() == []
+
+
+def row_bytes(ground: Ground, task_id: str) -> list[int]:
+    """How long each row of the log is, all columns together."""
+    rows = ground.sql("SELECT * FROM events WHERE task_id = ?", (task_id,))
+    return [sum(len(value) if isinstance(value, str | bytes) else 8 for value in row if value is not None) for row in rows]
+
+
+@pytest.mark.parametrize("steps", [40, pytest.param(500, marks=pytest.mark.prove)])
+def test_an_agent_s_log_grows_with_its_steps_and_holds_large_outputs_once(ground: Ground, steps: int) -> None:
+    """C103: outputs of 2 MB leave refs in the log; the same content is stored once."""
+    app = ground.app(every=None)
+    big = "x" * 2_000_000
+
+    @app.step(effect="read")
+    def fetch(number: int) -> str:
+        return big
+
+    def choose(state: State) -> Any:
+        return Finish(None) if state.choices == steps else Turn([StepCall("fetch", {"number": state.choices})])
+
+    agent = app.agent("reader", choose=choose, steps=["fetch"], snapshot_every=20, max_choices=None)
+    app.run(agent, "a", goal="read")
+    lengths = row_bytes(ground, "a")
+    assert max(lengths) < 4096
+    assert sum(lengths) < steps * 2_000  # 500 steps: 1 MB
+    content = [file for file in (ground.folder / "recon.db.blobs").rglob("*") if file.is_file()]
+    assert len(content) == 1
+    assert 2_000_000 <= content[0].stat().st_size < 2_001_000
