@@ -107,7 +107,7 @@ class Worker:
         now = store.now()
         self._setback.look(store, now)
         due = store.heads(status=_LIVELY, due=now.wall)
-        for head in self._roots([*due, *self._setback.due(store, now)]):
+        for head, children in self._roots([*due, *self._setback.due(store, now)]):
             with self._lock:
                 if len(self._busy) >= self.concurrency or self._stop.is_set():
                     return
@@ -122,20 +122,26 @@ class Worker:
                     continue
                 self._busy.add(head.task_id)
                 self._setback.taken(head)
+                self._tried |= children
             self._spawn(head.task_id)
 
-    def _roots(self, due: list[Head]) -> list[Head]:
-        """The tasks to resume for what is due: a child is run by its parent."""
-        roots: dict[str, Head] = {}
+    def _roots(self, due: list[Head]) -> list[tuple[Head, dict[str, int]]]:
+        """The tasks to resume for what is due: a child is run by its parent. With each the children that it is for.
+
+        They count as tried when it is taken: one that is busy just now, parking before it saw the news, is tried again.
+        """
+        roots: dict[str, tuple[Head, dict[str, int]]] = {}
         for head in due:
             root = root_of(head.task_id)
             if root != head.task_id and self._tried.get(head.task_id) == head.updated_at:
                 continue  # its parent was resumed for it already, and stands before something else
-            known = head if root == head.task_id else roots.get(root) or self.app.store.head(root)
+            if root not in roots:
+                known = head if root == head.task_id else self.app.store.head(root)
+                if known is None or known.status in TERMINAL:
+                    continue
+                roots[root] = known, {}
             if root != head.task_id:
-                self._tried[head.task_id] = head.updated_at
-            if known is not None and known.status not in TERMINAL:
-                roots[root] = known
+                roots[root][1][head.task_id] = head.updated_at
         return list(roots.values())
 
     def _spawn(self, task_id: str) -> None:

@@ -232,3 +232,21 @@ def test_a_worker_looks_again_at_one_doubt_while_another_one_needs_a_person(depl
         worker.wake()
         until(lambda: {step.name: step.status for step in app.show("t").steps}["slow"] == "done")
     assert [case.step for case in app.inbox().cases] == ["unknowable"]
+
+
+def test_an_answer_to_a_child_that_comes_while_its_parent_is_still_parking_is_not_forgotten(
+    deploy: Deploys, clock: FakeClock
+) -> None:
+    clock.auto_advance = False
+    app = deploy()
+    child = task_of(app, lambda: got(app.wait_for("go")), asynchronous=False, name="child")
+    parent = task_of(app, lambda: got(child()), asynchronous=False)
+    assert isinstance(raised(app.run, parent, "t"), NeedsHuman)
+    worker = app.worker()
+    worker._busy.add("t")  # as while the thread that has just parked it still ends
+    app.send_event("t/1", "go", 5, event_id="e")
+    worker._claim_due()
+    worker._busy.discard("t")
+    worker._claim_due()
+    assert worker.stop()
+    assert app.show("t").output == 5
