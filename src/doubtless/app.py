@@ -815,6 +815,43 @@ class Doubtless(InTask):
         self._runs.wake_workers()
         return received
 
+    def compensate(self, task_id: str, *, by: str, why: str, wait: bool | str = True) -> str:
+        """Undo what a task that is done did, the latest first; its status then: ``compensated``.
+
+        Meaning: done is final but for this wish: the task goes on to `compensating` and to `compensated`, or to `failed`
+        where a person lets something stand. Its code is not run again. Called again it goes on where it stopped.
+        Durable: the wish is recorded before anything is undone; a crash loses neither it nor what was undone.
+        Raises: UsageError when the task is not done or has nothing to undo; TaskFailed when something stands; else as `run`.
+        """
+        from .orders import order_undoing, see_through
+
+        check_wait(wait)
+        order_undoing(self.runtime, self._known(task_id), by, why)
+        status = see_through(self._runs, self.store, task_id, wait)
+        ended = self._runs.ended(task_id)
+        if ended is not None and status != TaskStatus.COMPENSATED:
+            self._runs.result(ended)
+        return status
+
+    def cancel(self, task_id: str, *, by: str, why: str, wait: bool | str = True) -> str:
+        """Cancel a task: nothing new begins, what runs is settled first, then what it did is undone; its status then.
+
+        Meaning: its children are cancelled first. Another owner sees it before its next step; a task that nobody owns comes
+        to its end here: `cancelled`, or `compensated` where it had effects to undo. The first end wins: of a task that has
+        ended the status is given, and nothing happens.
+        Durable: the wish is recorded when this returns, or raises what the task stands before.
+        Raises: UsageError, UnknownTask; else as `run`: NeedsHuman where a person has to settle something first.
+        """
+        from .orders import order_cancelling, see_through
+
+        check_wait(wait)
+        head = self._known(task_id)
+        if head.status in TERMINAL:
+            return head.status
+        self._runs.tell(order_cancelling(self.runtime, task_id, by, why))
+        self._runs.wake_workers()
+        return see_through(self._runs, self.store, task_id, wait)
+
     def freeze(self, step: str | Step[..., Any] | None = None, *, why: str, by: str = "") -> None:
         """Stop new attempts of a step's writes now (None: of all); look-backs, reads and deadlines go on. Durable."""
         self._store_event(Kind.STORE_FROZEN, step, {"why": why, "by": by})

@@ -10,17 +10,18 @@ from typing import Any, Literal, NamedTuple
 
 from .calls import Frame, Runtime
 from .canonical import encode
-from .compensation import obligations, standing
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, NotCanonical, StepFailed
-from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying
 from .log import TaskLog
-from .outcomes import text_of
+from .obligations import obligations, standing
+from .outcomes import AlreadyUndone, NotUndoable, text_of
 from .passes import Ending, Park, Pass
 from .questions import dropped_rows, is_question, question_of
 from .snapshots import Plan
+from .undo_tasks import open_children
 
 OnFailure = Literal["compensate", "hold"]
 
@@ -63,7 +64,8 @@ class Concluding:
 
     def conclude(self, ending: Ending) -> None:
         """Write down how the run ended: a TaskEnded or TaskParked row, and the case of what a person must see."""
-        error, this = ending.error, self.last
+        ending, this = as_undone(self.task_id, ending), self.last
+        error = ending.error
         if self.trouble is not None:
             raise self.trouble  # the store failed under this run: what it could not take now, it cannot take here
         if self.log.held:
@@ -120,9 +122,9 @@ class Concluding:
         """The task fails for good. What it has to undo is undone from here on, or waits for a person; without any it ends."""
         rows = self.log.store.rows(self.task_id)
         owed = [one.entry() for one in obligations(self.runtime, rows)]
-        if not owed:
+        if not owed and not open_children(this):
             self.end_badly(failure, rows)
-        elif self.code.on_failure == "hold":
+        elif owed and self.code.on_failure == "hold":
             why = f"the task {ended_as(failure)} ({failure['kind']}) and {len(owed)} of its effects stand"
             self.open_case(this, CaseKind.HOLD, {"failure": failure, "obligations": owed}, why)
         else:
@@ -234,7 +236,7 @@ class Concluding:
         rows = self.log.store.rows(self.task_id)
         if error is not None:
             self.open_case(this, CaseKind.CODE_ERROR, self.code_error(error), text_of(error))
-        elif all(one.settled for one in obligations(self.runtime, rows)):
+        elif all(one.settled for one in obligations(self.runtime, rows)) and not open_children(this):
             self.end_badly(failure, rows)
         else:  # the wish to undo came while this pass settled doubts
             self.log.load()
@@ -351,6 +353,16 @@ def in_short(failure: Mapping[str, Any]) -> str:
         word = "cancelled" if failure["kind"] == "cancelled" else "to be undone"
         return f"{word}{by}" + (f": {failure['detail']}" if failure.get("detail") else "")
     return f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
+
+
+def as_undone(task_id: str, ending: Ending) -> Ending:
+    """How the code of a compensating task ended, where it said `AlreadyUndone` or `NotUndoable` itself."""
+    if not task_id.rpartition("/")[2].startswith(UNDO):
+        return ending
+    said = ending.value if ending.error is None else ending.error
+    if isinstance(said, AlreadyUndone):
+        return Ending({"already_undone": said.detail})
+    return Ending(error=Abort(said.reason)) if isinstance(said, NotUndoable) else ending
 
 
 def failure_of(error: StepFailed | Abort) -> dict[str, Any]:

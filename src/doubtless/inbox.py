@@ -12,7 +12,7 @@ from .canonical import encode
 from .canonical_writer import CHUNK
 from .effects import StepDefinition
 from .errors import AlreadySettled, AnswerRefused, CaseChanged, Conflict, KeyHeld, Moved, UnknownCase
-from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .holders import next_turn
 from .log import Origin
@@ -21,7 +21,7 @@ from .outputs import store_output
 from .questions import EXPIRED, Question, closing_rows, denial, is_question, moment, question_of
 from .recording import key_data
 from .store.base import CaseRow
-from .undoing import undone_row
+from .undoing import undo_row, undone_row
 
 # ---------------------------------------------------------------- answers
 
@@ -485,12 +485,6 @@ def question_rows(
         ended, blobs = {"output_ref": ref}, [] if blob is None else [blob]
     rows = closing_rows(question, now, answer=SPELLED[type(answer)], by=by, why=why, shown=case.hash, wake=True, **ended)
     return rows, blobs
-
-
-def undo_row(task_id: str, failure: Any, now: Any, count: int) -> Event:
-    """The row by which a person lets a task's effects be undone; its owner, or whoever resumes the task, does it."""
-    data = {"failure": failure, "wake_at": None, "why": f"undoing {count} of its effects"}
-    return draft(task_id, Kind.TASK_PARKED, now, status=TaskStatus.COMPENSATING, data=data)
 
 
 def settled_row(case: Case, where: dict[str, Any], now: Any, status: StepStatus, record: StepRecord | None, **more: Any) -> Event:

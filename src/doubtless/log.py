@@ -184,6 +184,8 @@ class TaskLog(TaskFold):
         `forget`: the step that these rows settle will not be asked for again in this pass; keep nothing of it.
         """
         with self.lock:
+            if guard is not None and drafts[0].kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:
+                raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
             if guard is not None and self.open and drafts[0].kind == Kind.STEP_INTENDED and self._doubt_beside(drafts[0].path):
                 raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
             if not self._announced:

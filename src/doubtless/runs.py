@@ -93,6 +93,18 @@ class Runs:
             if not goes_on:
                 return ending
 
+    def close(self, run: TaskRun, ending: Ending) -> None:
+        """Conclude a run whose passes somebody else has made; what then follows, a cancelled session's end, is done here."""
+        if self.leave(run, ending):
+            self.carry(run)
+
+    def tell(self, task_ids: Collection[str]) -> None:
+        """Let the runs of these tasks in this process see what was added to their logs."""
+        with self._lock:
+            active = [run for run in self._active if run.task_id in task_ids]
+        for run in active:
+            run.log.refresh()
+
     async def acarry(self, run: TaskRun) -> Ending:
         """The same on the event loop; a sync task's supervisor runs in a thread."""
         while True:

@@ -114,7 +114,7 @@ class Session:
             opening.wait = self._wait
             self._guests = Guests(opening)
         except BaseException:
-            self._app._runs.leave(opening, Ending())
+            self._app._runs.close(opening, Ending())
             raise
         self._opening = opening
         return opening, self._guests
@@ -137,7 +137,7 @@ class Session:
                 opening.unread = guests.unread()
         finally:
             self._opening = None
-            self._app._runs.leave(opening, Ending())
+            self._app._runs.close(opening, Ending())
         if answered is not None and opening.trouble is not None:
             raise opening.trouble  # the acknowledgement is not recorded: the host must not rely on it
 
@@ -162,7 +162,7 @@ class Session:
             opening.acknowledged, guests.closed = None, False
             raise
         self._opening = None
-        self._app._runs.leave(opening, Ending())
+        self._app._runs.close(opening, Ending())
 
     # ------------------------------------------------------------ calling
 

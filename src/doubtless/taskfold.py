@@ -86,6 +86,11 @@ class TaskFold:
         asked = self.fail_answer is not None or self.hold_row is not None
         return asked or self.failing is not None or self.cancel is not None
 
+    @property
+    def ending(self) -> bool:
+        """Whether the task comes to its end without its code: its children end, and what it did is undone or stands."""
+        return self.failing is not None or self.cancel is not None or self.let_stand is not None
+
     def covered(self, path: str) -> bool:
         """Whether a snapshot's state stands for this place, or for what is undone there."""
         return self.floor > 0 and int(path.lstrip(UNDO).partition(".")[0]) <= self.floor

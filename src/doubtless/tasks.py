@@ -97,7 +97,7 @@ class TaskRun(Concluding):
         try:
             self.settle_doubts(this)
             if self.log.held:
-                if self.log.failing is not None:
+                if self.log.ending:
                     undo_all(this)
                 return Ending()
             ending = Ending(self.code.fn(**self.arguments()))
@@ -151,7 +151,7 @@ class TaskRun(Concluding):
         ending = Ending()
         try:
             await self.asettle_doubts(this)
-            if self.log.failing is not None:
+            if self.log.ending:
                 await aundo_all(this)
             elif not self.log.held:
                 ending = Ending(await self.code.fn(**self.arguments()))

@@ -8,8 +8,8 @@ from typing import Any
 from .calls import PLAIN, Raised, Reply, Returned
 from .canonical import encode
 from .errors import NotCanonical
-from .events import UNDO, Event, Instant, Kind, StepStatus, draft
-from .fold import NO_EVIDENCE, NOT_UNDOABLE
+from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, dump
+from .fold import NO_EVIDENCE, NOT_UNDOABLE, StepRecord
 from .log import Origin
 from .outcomes import AlreadyUndone, NotUndoable, Outcome, Rejected
 
@@ -70,3 +70,20 @@ def undone_row(task_id: str, path: str, origin: Origin, now: Instant, epoch: int
         task_id, Kind.STEP_SETTLED, now, step_seq=origin.step_seq, path=path.removeprefix(UNDO), step_name=origin.name,
         status=StepStatus.COMPENSATED, epoch=epoch,
     )  # fmt: skip
+
+
+def let_stand(task_id: str, path: str, record: StepRecord, now: Instant, epoch: int | None) -> Event:
+    """The row of a compensation that a person has given up."""
+    answer = record.answer
+    error = dump({"kind": "not_applied", "code": "did_not_happen", "detail": f"said by {answer.by if answer else ''}"})
+    return draft(
+        task_id, Kind.STEP_SETTLED, now, step_seq=record.step_seq, path=path, epoch=epoch, step_name=record.name,
+        status=StepStatus.NOT_APPLIED, error=error,
+    )  # fmt: skip
+
+
+def undo_row(task_id: str, failure: Any, now: Instant, count: int | None) -> Event:
+    """The row that lets a task's effects be undone: its owner, or whoever resumes it, does that and runs its code no more."""
+    why = "undoing what it did" if count is None else f"undoing {count} of its effects"
+    data = {"failure": failure, "wake_at": None, "why": why}
+    return draft(task_id, Kind.TASK_PARKED, now, status=TaskStatus.COMPENSATING, data=data)
