@@ -61,6 +61,12 @@ ASSUMED: tuple[tuple[str, str], ...] = (
         "the query takes neither key nor handle: it can only find by likeness, and may take for this step's own what somebody"
         " else made",
     ),
+    (
+        "undoes",
+        "as a compensation: only an output that shows something is done; None, a bool or something empty is looked up, else a"
+        " person is asked; so they are about whatever is not done for good, in place of a settled failure",
+    ),
+    ("compensate undo_by", "compensate_deadline: it runs from the first call that may have done it; after it a person undoes"),
     ("compensate !undo_by", "compensate_deadline none: it may be undone however late that is"),
     (
         "once",

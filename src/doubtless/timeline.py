@@ -9,7 +9,7 @@ from . import canonical
 from .calls import Runtime
 from .drift import definition_changes
 from .effects import PolicyChange
-from .events import Effect, Event, Kind, StepStatus
+from .events import UNDO, Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
 from .questions import WAIT_FOR
@@ -181,6 +181,8 @@ def settled_by(rows: Sequence[Event]) -> str:
             return "its deadline"
         case _ if row.step_name == WAIT_FOR and row.status == StepStatus.DONE:
             return "an event that had come before"
+    if row.status == StepStatus.COMPENSATED:
+        return f"undone by {row.path and UNDO + row.path}"
     if row.status == StepStatus.DONE and before and before[-1].kind == Kind.LOOKED_BACK:
         return "the look-back found it"
     if row.status == StepStatus.DONE and any(r.kind == Kind.EVIDENCE_STORED for r in before):

@@ -682,6 +682,33 @@ def test_settle_is_taken_once_and_only_for_what_was_shown(shop: Shop) -> None:
     assert shop.cli("inbox").out == "the inbox is empty\n"
 
 
+def test_compensate_undoes_a_done_task_and_show_says_what_undid_what(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "shop", "s1", "-p", "count=2")
+    said = ("--by", "ana", "--why", "the customer changed their mind")
+    assert shop.cli("compensate", "shop:app", "s1", "--why", "x", code=2).err
+    undone = shop.cli("compensate", "shop:app", "s1", *said)
+    assert "task s1 is compensated" in undone.out
+    again = shop.cli("compensate", "shop:app", "s1", *said, "--json").json
+    assert (again["task"], again["status"]) == ("s1", "compensated")
+    seen = shop.cli("show", "s1").out
+    assert "compensated" in seen
+    assert "undoes step" in seen
+    assert shop.cli("run", "shop:app", "shop", "s1", "-p", "count=2", code=1).err
+    shop.cli("run", "shop:app", "refused", "r1", code=1)
+    assert "only what a task did that is done" in shop.cli("compensate", "shop:app", "r1", *said, code=2).err
+
+
+def test_cancel_ends_a_task_that_nobody_runs_and_the_first_end_wins(shop: Shop) -> None:
+    said = ("--by", "ana", "--why", "stop")
+    shop.cli("run", "shop:app", "late", "l1", "-p", "text=x", "--no-wait", code=4)
+    told = shop.cli("cancel", "shop:app", "l1", *said, "--json").json
+    assert told["status"] == "cancelled"
+    assert "cancelled" in shop.cli("show", "l1").out
+    shop.cli("run", "shop:app", "shop", "s1", "-p", "count=1")
+    late = shop.cli("cancel", "shop:app", "s1", *said, code=1)
+    assert "had ended done already" in late.err
+
+
 def test_settle_with_resume_tells_both_the_answer_and_how_the_task_stands(shop: Shop) -> None:
     shop.cli("run", "shop:app", "refused_late", "h1", code=3)
     case = shop.case()

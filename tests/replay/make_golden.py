@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -240,14 +241,15 @@ def failed_with_effects(s: Stage) -> None:
 
 @scenario
 def cancelled(s: Stage) -> None:
-    s.app.store.info()
-    if not hasattr(s.app, "cancel"):
-        return
     s.run("ended", ["load", "a"], ["wait_for", "never"])
     s.app.cancel("ended", by="anna", why="golden")
     s.again("ended")
-    s.run("asked", ["create", "a"], ["wait_for", "never"])
-    s.app.cancel("asked", by="anna", why="golden")
+    s.run("undone", ["create", "a"], ["wait_for", "never"])
+    s.app.cancel("undone", by="anna", why="golden")
+    s.world.trouble("chat", TimeoutError("no reply"))
+    s.run("asked", ["create", "b"], ["chat", "c"])
+    with suppress(DoubtlessError):
+        s.app.cancel("asked", by="anna", why="golden")
 
 
 # ---------------------------------------------------------------- time and events

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..events import Effect, StepStatus, TaskStatus
+from ..events import UNDO, Effect, StepStatus, TaskStatus
 from ..questions import WAIT_FOR
 from ..standing import SESSION
 from .reporting import plain
@@ -42,6 +42,8 @@ def step_look(step: StepView, view: TaskView) -> Look:
             return Look("✓", "done", "green")
         case StepStatus.COMPENSATED:
             return Look("↺", "compensated", "green")
+        case StepStatus.NOT_APPLIED if step.path[0] == UNDO:
+            return Look("!", "let stand", "bold yellow")
         case StepStatus.NOT_APPLIED:
             return Look("✗", "not applied", "red")
         case StepStatus.FAILED:
@@ -66,13 +68,15 @@ def step_look(step: StepView, view: TaskView) -> Look:
 def task_look(status: str, why: str | None, *, wake_at: int | None, owner: str | None, alive: bool, day: object) -> Look:
     """How a task stands, in words."""
     match status:
-        case TaskStatus.DONE | TaskStatus.COMPENSATED:
+        case TaskStatus.DONE:
             return Look("✓", status, "green")
+        case TaskStatus.COMPENSATED:
+            return Look("↺", status, "green")
         case TaskStatus.FAILED | TaskStatus.CANCELLED:
             return Look("✗", status, "red")
         case TaskStatus.NEEDS_HUMAN:
             return Look("!", "needs a person", "bold yellow")
-        case TaskStatus.WAITING if frozen_step(why) is not None:
+        case TaskStatus.WAITING | TaskStatus.COMPENSATING if frozen_step(why) is not None:
             return Look("*", "frozen", "bold cyan")
         case TaskStatus.WAITING if wake_at is not None:
             return Look("…", f"waiting until {clock(wake_at, day)}", "cyan")
@@ -80,6 +84,8 @@ def task_look(status: str, why: str | None, *, wake_at: int | None, owner: str |
             return Look("…", f"running in process {owner.partition('-')[0]}", "cyan")
         case _ if owner is not None:
             return Look("?", "its process is gone", "bold yellow")
+        case TaskStatus.COMPENSATING:
+            return Look("↺", "to be undone" if wake_at is None else f"undone from {clock(wake_at, day)} on", "yellow")
         case _:
             return Look("…", "waiting" if status == TaskStatus.WAITING else "ready to go on", "yellow")
 
@@ -107,7 +113,7 @@ def next_commands(view: TaskView, *, store: str | None = None) -> list[str]:
         return []
     if view.name == SESSION and view.status == TaskStatus.WAITING and view.wake_at is None and frozen_step(view.why) is None:
         return []  # its host opens it again
-    frozen = frozen_step(view.why) if view.status == TaskStatus.WAITING else None
+    frozen = frozen_step(view.why) if view.status in (TaskStatus.WAITING, TaskStatus.COMPENSATING) else None
     if frozen is not None:
         return [typed("thaw", None if frozen == "*" else frozen, store=store), resume]
     cases = [typed("inbox", case.id, store=store) for case in view.cases]
@@ -210,6 +216,8 @@ def rows_of(view: TaskView, every: bool) -> Iterator[Row]:
             name = f"{steps[0].name} ×{len(steps)}"
             look = step_look(steps[0], view)
             ended = how(steps[0], view) if steps[0].child is None else "its end"
+            if steps[0].path[0] == UNDO:
+                ended = f"undoes steps {steps[0].path[1:]} to {steps[-1].path[1:]}"
             yield Row(look, place, name, kind_of(steps[0]), "each once", ended, ())
             continue
         for step in steps:
@@ -235,7 +243,7 @@ def calls(step: StepView) -> str:
 
 
 def how(step: StepView, view: TaskView) -> str:
-    """What settled a step, and the open cases that ask about it."""
+    """What settled a step, and the open cases that ask about it; of a compensation also what it undoes."""
     told = [f"case {case.id}" for case in view.cases if case.path == step.path and case.task_id == view.id]
     if step.child is not None:
         told += [f"case {case.id}" for case in view.cases if of_child(case, step.child)]
@@ -243,6 +251,8 @@ def how(step: StepView, view: TaskView) -> str:
         code = step.error.get("code") if isinstance(step.error, Mapping) else None
         failed = step.status in (StepStatus.NOT_APPLIED, StepStatus.FAILED) and code not in (None, "", step.settled_by)
         told.insert(0, f"{step.settled_by}: {code}" if failed else step.settled_by)
+    if step.path[0] == UNDO:
+        told.insert(0, f"undoes step {step.path[1:]}")
     return "; ".join(told)
 
 
@@ -311,7 +321,10 @@ def open_case(sheet: Sheet, case: Case) -> None:
 
 def stands(effect: Mapping[str, Any]) -> str:
     """An effect of a failed task that was not undone."""
-    return f"stands: {effect['step']} at {effect['path']}; {effect['compensate']} would undo it"
+    where = f" of task {effect['task']}" if "task" in effect else ""
+    may = "may stand" if effect.get("may") else "stands"
+    undo = f"; {effect['compensate']} would undo it" if effect.get("compensate") else "; nothing undoes it"
+    return f"{may}: {effect['step']} at {effect['path']}{where}{undo}"
 
 
 # ---------------------------------------------------------------- many tasks
