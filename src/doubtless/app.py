@@ -465,6 +465,7 @@ class Doubtless(InTask):
         if opening is None:
             raise UsageError(f"session {session_id} has ended; nothing was written", hint=f"doubtless show {session_id}")
         assert isinstance(opening, Opening)
+        opening.by_host = True
         return opening
 
     def _step_named(self, step: Any) -> StepDefinition:

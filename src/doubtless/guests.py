@@ -125,14 +125,12 @@ class Guests:
     def _check(self) -> None:
         if self.closed:
             raise UsageError(f"session {self.session} is not open; nothing was sent", hint="call inside its with block")
+        self.check_stopped()
+
+    def check_stopped(self) -> None:
+        """Raise Refused when a person has cancelled the session, or it is being undone."""
         if self.opening.log.held or self.opening.log.cancel is not None:
-            raise SessionRefused(
-                f"session {self.session} is being ended: nothing new begins, and nothing was sent",
-                hint=f"doubtless show {self.session}",
-                text="Nothing was sent: the work on this conversation was stopped by a person.",
-                task=self.session,
-                step="",
-            )
+            raise self._stopped()
 
     def record(self, path: str) -> StepRecord:
         """The record of a step that the log holds, as it stands now."""
@@ -173,6 +171,15 @@ class Guests:
         return paths, {call.call_id for call in answered if call.call_id is not None}
 
     # ------------------------------------------------------------ what the host is told
+
+    def _stopped(self) -> SessionRefused:
+        return SessionRefused(
+            f"session {self.session} is being ended: nothing new begins, and nothing was sent",
+            hint=f"doubtless show {self.session}",
+            text="Nothing was sent: the work on this conversation was stopped by a person.",
+            task=self.session,
+            step="",
+        )
 
     def _used(self, call_id: str, definition: StepDefinition) -> Refused:
         return SessionRefused(
@@ -243,6 +250,8 @@ class Guests:
         opening, name, park = self.opening, call.definition.name, visit.parked
         if opening.trouble is not None:
             return opening.trouble
+        if park is not None and park.cancelled:
+            return self._stopped()
         if park is not None and park.frozen is not None:
             frozen = TaskFrozen(
                 f"session {self.session} stands before {park.frozen}, which is frozen; it was not called",

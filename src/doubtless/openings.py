@@ -43,6 +43,7 @@ class Opening(TaskRun):
     ) -> None:
         super().__init__(runtime, log, code, params, wait_limit=wait_limit)
         self.wait: bool | str = True
+        self.by_host = False  # opened by a host; else somebody resumes it
         self.turns = Turns()
         self.visits: set[Visit] = set()
         self.acknowledged: tuple[set[str], set[str]] | None = None  # paths and ids, once the host has left normally
@@ -89,7 +90,7 @@ class Opening(TaskRun):
 
     def doubts_open(self) -> list[StepRecord]:
         """The steps that are in doubt, or of which late news has come, in the order of first arrival."""
-        if not self.log.open:
+        if not self.log.open or self.log.held:
             return []
         return [r for r in self.log.open_records() if r.in_doubt or (r.evidence is not None and not r.settled)]
 
@@ -106,7 +107,9 @@ class Opening(TaskRun):
             return
         if self.trouble is not None:
             raise self.trouble
-        if self.log.held:
+        if self.log.held and self.by_host:
+            self.leave_to_its_end()
+        elif self.log.held:
             super().conclude(ending)
         elif self.last.parked is not None and not self.drained:
             self.write_parked(self.last.parked)  # of a resume: a doubt that it could not settle
@@ -121,7 +124,7 @@ class Opening(TaskRun):
             return []
         paths, ids = self.acknowledged
         given_up = without_effect(self.log)
-        paths |= {record.path for record in given_up if record.path.isdecimal()}
+        paths |= {record.path for record in given_up}
         rows: list[Event] = []
         for record in given_up:
             rows.append(given_up_row(self.task_id, self.log, record, self.runtime))
@@ -129,6 +132,16 @@ class Opening(TaskRun):
         if paths:
             rows.append(acknowledged_row(self.task_id, self.log, paths, ids, self.runtime))
         return rows
+
+    def leave_to_its_end(self) -> None:
+        """A person has stopped the session while its host had it: whoever resumes it undoes what there is to undo."""
+        rows, head = self.acknowledgement(), self.log.store.head(self.task_id)
+        if head is None or head.status != TaskStatus.COMPENSATING:
+            self.write_parked(Park("it is being ended"), *rows)
+            return
+        if rows:
+            self.log.append(*rows)
+        self.give_back()
 
     def leave(self, *rows: Event) -> None:
         """Wait for the next opening; for a person, or for whoever goes on settling, where a doubt is left."""
@@ -165,4 +178,4 @@ class Opening(TaskRun):
             epoch=self.log.epoch,
         )  # fmt: skip
         self.append(*self.acknowledgement(), ended, blobs=() if blob is None else (blob,))
-        self.ended = True
+        self.ended, self.goes_on = not self.goes_on, False  # not, where it was cancelled at this very moment

@@ -153,11 +153,15 @@ class Session:
             raise UsageError(f"session {self.id} cannot be finished while a call of it runs", hint="wait for its calls first")
         self._close(opening, guests)
         try:
+            opening.log.refresh()
+            guests.check_stopped()
             doubtful = opening.unsettled()
             if doubtful:
                 raise guests.unsettled(doubtful[0], None)
             opening.acknowledged = guests.acknowledged([call for call in guests.calls if call.answered])
             opening.end(output)
+            if not opening.ended:
+                guests.check_stopped()
         except BaseException:
             opening.acknowledged, guests.closed = None, False
             raise

@@ -88,6 +88,7 @@ def without_effect(log: TaskLog) -> list[StepRecord]:
         record
         for record in log.open_records()
         if record.effect != Effect.READ
+        and record.path.isdecimal()
         and not (record.settled or record.in_doubt or record.answer or record.evidence)
         and record.in_flight is None
     ]
