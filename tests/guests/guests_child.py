@@ -1,7 +1,7 @@
 """A host double in a process of its own: ``guests_child.py POINT``, in the folder of its store.
 
 It opens a session, asks for one payment, saves the answer, and leaves. At POINT it says so and stands for ever: whoever
-started it kills it there. The other side is a file that only grows: one line for each effect.
+started it kills it there. POINT may be a number: it asks for two payments and a notice, and stands at that write point. The other side is a file that only grows: one line for each effect.
 """
 
 from __future__ import annotations
@@ -71,14 +71,20 @@ class Host:
     def __init__(self, point: str) -> None:
         self.point = point
         self.asking = self.intended = self.paid = False
+        self.left = int(point) if point.isdecimal() else -1
         self.app = Doubtless("sqlite:///guests.db", namespace="tests", hooks=self.write_point)
-        self.pay, _ = payments(self.app, ".", self.after_effect)
+        self.pay, self.notify = payments(self.app, ".", self.after_effect)
 
     def reached(self, place: str) -> None:
         if place == self.point:
             stand(place)
 
     def write_point(self, name: str) -> None:
+        if self.left >= 0:
+            self.left -= 1
+            if self.left < 0:
+                stand(self.point)
+            return
         if not self.asking:
             return
         if name == "append:before" and not self.intended:
@@ -103,6 +109,14 @@ class Host:
             self.reached("after saving")
         say("left")
 
+    def long_turn(self) -> None:
+        with self.app.session("thread-42") as session:
+            for number in (1, 2):
+                session.call(self.pay, **ORDER, call_id=f"toolu_{number}")
+            session.call(self.notify, whom="anna", call_id="toolu_3")
+        say("left")
+
 
 if __name__ == "__main__":
-    Host(sys.argv[1]).turn()
+    host = Host(sys.argv[1])
+    (host.long_turn if host.left >= 0 else host.turn)()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from guests_child import ORDER, POINTS, payments
 from guests_ground import Ground, raised
 
 from doubtless import Refused
+from doubtless.events import Kind
 
 WITHOUT_EFFECT = ("before intent", "after intent")
 """Where the host dies before the call: of an intent without effect the look-back proves that."""
@@ -59,6 +62,28 @@ def test_what_the_host_has_met_again_or_been_told_of_stands_in_nobodys_way_later
     before = 0 if point in WITHOUT_EFFECT else 1
     assert len(ground.effects("pay")) == before + 1, "a payment that is asked for in a later turn is one of its own"
     assert len(ground.effects("notify")) == 1 - before
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.prove)])
+def test_a_host_killed_at_any_write_point_of_a_turn_of_three_writes_has_each_effect_once(tmp_path: Path, stride: int) -> None:
+    """The next turn asks for the same three, under new ids: whatever was recorded is met again, the rest is sent."""
+    reached, number = True, 0
+    while reached:
+        ground = Ground(tmp_path / str(number))
+        ground.folder.mkdir()
+        reached = ground.kill_host(str(number))
+        app = ground.app()
+        pay, notify = payments(app, str(ground.folder))
+        with app.session("thread-42") as session:
+            if not any(row.kind == Kind.CALLS_ACKNOWLEDGED for row in app.store.rows("thread-42")):
+                for call_id in ("a", "b"):
+                    session.call(pay, **ORDER, call_id=call_id)
+                session.call(notify, whom="anna", call_id="c")
+        assert sorted(ground.effects()) == ["notify anna", "pay o1 500", "pay o1 500"], f"write point {number}"
+        assert app.show("thread-42").unacknowledged == ()
+        ground.end()
+        number += stride
+    assert number > 20, "it was killed at many points"
 
 
 def test_a_host_that_never_acknowledges_has_one_effect_however_often_it_asks(ground: Ground) -> None:
