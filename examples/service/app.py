@@ -3,6 +3,7 @@
     POST /reconciliations     {"id", "day", "statement", "orders"} → 202; the same again → the same task; other input → 409
     GET  /tasks/{id}          how a task stands: its steps, its open cases
     POST /tasks/{id}/events   {"name", "event_id", "payload"} → 202; the same event_id again → the same event
+    POST /tasks/{id}/cancel   {"why"} → 202; nothing new begins, what runs is settled, then what was done is taken back
     GET  /cases               what waits for a person
     POST /cases/{id}          {"answer", "why", "shown", …} → 200; settled by somebody else, or changed since → 409
 
@@ -38,10 +39,14 @@ from doubtless import (
     Happened,
     InputDiffers,
     LetStand,
+    NeedsHuman,
     Noted,
     Retry,
     StoreError,
     Task,
+    TaskBusy,
+    TaskFrozen,
+    TaskWaiting,
     UnknownCase,
     UnknownTask,
 )
@@ -71,6 +76,7 @@ def create(store_url: str | None = None, server_url: str | None = None, files: P
     routes = [
         Route("/reconciliations", service.start, methods=["POST"]),
         Route("/tasks/{id:path}/events", service.event, methods=["POST"]),
+        Route("/tasks/{id:path}/cancel", service.cancel, methods=["POST"]),
         Route("/tasks/{id:path}", service.show),
         Route("/cases", service.inbox),
         Route("/cases/{id:path}", service.settle, methods=["POST"]),
@@ -113,6 +119,19 @@ class Service:
         task_id, name, event_id = request.path_params["id"], text(body, "name"), text(body, "event_id")
         taken = await run_in_threadpool(lambda: send(task_id, name, body.get("payload"), event_id=event_id))
         return JSONResponse({"task": taken.task_id, "name": taken.name, "event_id": taken.event_id}, 202)
+
+    async def cancel(self, request: Request) -> JSONResponse:
+        """The wish is durable when this answers; whoever runs the task sees it before its next step."""
+        body, by = await json_object(request), principal(request)
+        task_id, why, app = request.path_params["id"], text(body, "why"), self._recon.app
+
+        def ask() -> str:
+            try:
+                return app.cancel(task_id, by=by, why=why, wait=False)
+            except (TaskBusy, TaskFrozen, TaskWaiting, NeedsHuman):
+                return app.show(task_id).status  # it is recorded all the same: this is how the task stands until then
+
+        return JSONResponse({"id": task_id, "status": await run_in_threadpool(ask)}, 202)
 
     def show(self, request: Request) -> JSONResponse:
         return JSONResponse(task_json(self._recon.app.show(request.path_params["id"])))

@@ -221,6 +221,36 @@ def test_a_webhook_that_is_delivered_twice_and_to_two_processes_is_one_event(ser
     assert service.http.post("/tasks/nobody/events", json=delivery).status_code == 404
 
 
+def test_a_task_that_is_cancelled_while_it_writes_settles_that_and_takes_back_what_it_did(
+    service: Service, office: Outside
+) -> None:
+    office.fault("/chat/messages", "delay", delay_s=LONG_S)
+    service.start()
+    assert office.wait_for("message")
+    place = "/tasks/recon-1/cancel"
+    assert service.http.post(place, json={"why": "wrong ledger"}).status_code == 401
+    asked = service.http.post(place, json={"why": "wrong ledger"}, headers=ANA)
+    assert (asked.status_code, asked.json()) == (202, {"id": "recon-1", "status": "running"})
+    office.advance(LONG_S)
+    shown = service.task(lambda task: task["status"] == "compensated")
+    [told] = [step for step in shown["steps"] if step["step"] == "notify"]
+    assert (told["status"], told["settled_by"]) == ("done", "its reply"), "what ran was settled first"
+    assert office.order("sheet_withdrawal") == office.order("sheet")[::-1]
+    assert (office.effects("approval_withdrawal"), office.effects("closing")) == (1, 0)
+    assert service.http.post(place, json={"why": "again"}, headers=ANA).json() == {"id": "recon-1", "status": "compensated"}
+    assert service.http.post("/tasks/nobody/cancel", json={"why": "x"}, headers=ANA).status_code == 404
+
+
+def test_a_task_that_waits_for_a_person_is_cancelled_at_once_and_its_question_is_closed(service: Service, office: Outside) -> None:
+    service.start(when="released")
+    service.task(lambda task: task["cases"])
+    asked = service.http.post("/tasks/recon-1/cancel", json={"why": "not this month"}, headers=ANA)
+    assert asked.status_code == 202
+    shown = service.task(lambda task: task["status"] == "cancelled")
+    assert shown["cases"] == []
+    assert office.counts()["requests"]["count"] == 0
+
+
 def test_what_makes_no_sense_is_refused_and_starts_nothing(service: Service, office: Outside) -> None:
     post = service.http.post
     assert post("/reconciliations", content=b"{").status_code == 400
