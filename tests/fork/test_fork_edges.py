@@ -401,3 +401,28 @@ def test_what_is_undone_while_the_fork_runs_is_not_taken_over(ground: Ground, wh
     undo.append(("t/2", "1") if whose == "child" else ("t", "2"))
     fork = app.fork(original, at=1, task_id="f", non_idem_write="reuse")
     assert app.resume(fork.id) == [1, 3]
+
+
+def test_a_fork_that_is_cancelled_before_its_question_is_answered_ends_and_asks_no_more(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.pay("one"), have.tell("two")])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    app.cancel("t@1", by="anna", why="not needed")
+    assert app.show("t@1").status == "cancelled"
+    assert app.inbox().cases == []
+    assert len(ground.effects) == 2
+
+
+def test_a_done_original_that_was_compensated_by_order_is_not_built_on(ground: Ground) -> None:
+    app, work = ground.release(lambda have: [have.pay("one")["id"], have.tell("two")["id"]])
+    app.run(work, "t")
+    app.compensate("t", by="anna", why="wrong day")
+    assert len(ground.undone) == 1
+    with pytest.raises(UsageError, match="was undone"):
+        app.fork("t", at=2)
+    fork = app.fork("t", at=1, non_idem_write="reuse")
+    assert [one.step for one in fork.stands] == ["tell"]
+    needs_human(lambda: app.resume(fork.id))
+    answer(app, "run")
+    assert app.resume(fork.id) == [3, 2], "paid anew, told once"
