@@ -164,7 +164,7 @@ def begin_call(
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     """Record what came of the call. The output in a tuple, or None: decide again."""
     run, definition = frame.run, frame.definition
-    said = heard(frame.path, reply)
+    said = heard(run.task_id, frame.path, reply)
     if isinstance(said, Outcome):
         record_outcome(frame, said)
         return None

@@ -14,9 +14,12 @@ from .log import Origin
 from .outcomes import AlreadyUndone, NotUndoable, Outcome, Rejected
 
 
-def heard(path: str, reply: Reply) -> Reply | Outcome:
-    """What a call came to; of a compensation: what it said about the effect. Only evidence makes it done."""
-    if path[0] != UNDO or not isinstance(reply, Returned | Raised):
+def heard(task_id: str, path: str, reply: Reply) -> Reply | Outcome:
+    """What a call came to; of a compensation, and in a task that is one: what it said about the effect.
+
+    Only evidence makes a compensation done; of one that is a task, its end is what has to show something.
+    """
+    if not (path[0] == UNDO or "/~" in task_id) or not isinstance(reply, Returned | Raised):
         return reply
     said = reply.value if isinstance(reply, Returned) else reply.error
     if isinstance(said, type) and issubclass(said, AlreadyUndone):
@@ -25,7 +28,7 @@ def heard(path: str, reply: Reply) -> Reply | Outcome:
         return Returned({"already_undone": _plain(said.detail)})
     if isinstance(said, NotUndoable):
         return Raised(Rejected(NOT_UNDOABLE, said.reason))
-    if isinstance(reply, Raised):
+    if isinstance(reply, Raised) or path[0] != UNDO:
         return reply
     if shows_nothing(said):
         what = repr(said) if said is None or isinstance(said, bool) else f"an empty {type(said).__name__}"
