@@ -9,6 +9,7 @@ from undo_ground import Deploys, Office, World, only_case, settle, statuses
 
 from doubtless import (
     Abandon,
+    AlreadySettled,
     AlreadyUndone,
     DidNotHappen,
     Doubtless,
@@ -354,3 +355,47 @@ def test_the_deadline_runs_from_the_first_attempt_that_may_have_done_it(
     with pytest.raises(TaskFailed) as caught:
         app.run(task, "t")
     assert caught.value.status == "compensated"
+
+
+def test_a_step_in_doubt_is_settled_before_anything_is_undone(app: Doubtless, world: World) -> None:
+    """C66: the step that failed is not undone; one that may have worked is looked up first, and undone if it did."""
+    import asyncio
+
+    @app.step(effect="non_idem_write")
+    def withdraw(name: str) -> Any:
+        return world.withdraw(name)
+
+    @app.step(effect="non_idem_write", compensate=withdraw, query=lambda name: {"sheet": name} if name in world.made else None)
+    async def make(name: str) -> dict[str, Any]:
+        world.make(name)
+        raise ConnectionResetError("the reply was lost")
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    async def refused(name: str) -> dict[str, Any]:
+        raise Rejected("422")
+
+    @app.task
+    async def task() -> None:
+        await asyncio.gather(make(name="s1"), refused(name="s2"))
+
+    with pytest.raises(TaskFailed) as caught:
+        app.run(task, "t")
+    assert caught.value.status == "compensated"
+    assert world.calls == ["s1"]
+
+
+def test_a_compensation_that_a_person_has_given_up_is_not_answered_again_when_its_task_has_ended(
+    app: Doubtless, world: World
+) -> None:
+    """C73: one answer for a case, also after the end; the second one sends nothing."""
+    world.goes = [raising(NotUndoable("processed"))]
+    office = Office(app, world)
+    with pytest.raises(NeedsHuman):
+        office.run(1)
+    case = only_case(app)
+    settle(app, DidNotHappen("fail"))
+    assert office.failed(1).status == "failed"
+    with pytest.raises(AlreadySettled):
+        app.settle(case.id, DidNotHappen("retry"), by="bo", why="changed my mind", shown=case.hash)
+    assert office.failed(1).status == "failed"
+    assert world.calls == ["s1"]
