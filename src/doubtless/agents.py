@@ -14,7 +14,7 @@ from .agentstate import FORM
 from .agentview import Bounds, State
 from .binding import is_async, signature_of
 from .choices import CHOOSE
-from .conclusion import TaskCode
+from .conclusion import OnFailure, TaskCode
 from .declaring import define
 from .effects import StepDefinition
 from .events import Effect
@@ -28,6 +28,7 @@ Find = Callable[[str], StepDefinition | None]
 class Settings(NamedTuple):
     """An agent's numbers. `max_choices`, `max_cost`: None is no limit."""
 
+    on_failure: OnFailure
     max_choices: int | None
     max_cost: int | float | None
     concurrency: int
@@ -59,7 +60,7 @@ class Agent(Task[..., Any]):
         self._faults = [f"agent {name}: {fault.partition(': ')[2]}" for fault in faults]
         every = settings.snapshot_every
         plan = None if every is None else Plan(every, f"agent:{FORM}")
-        super().__init__(TaskCode(name, fn, self.is_async, signature, plan), fn)
+        super().__init__(TaskCode(name, fn, self.is_async, signature, plan, settings.on_failure), fn)
         self._toolbox: Toolbox | None = None
 
     def definitions(self, find: Find) -> list[StepDefinition]:

@@ -252,6 +252,7 @@ class Doubtless(InTask):
         choose: Callable[[State], Turn | Finish] | Callable[[State], Awaitable[Turn | Finish]],
         steps: Iterable[str | Step[..., Any]],
         bind: Mapping[str, Mapping[str, Any]] | None = None,
+        on_failure: OnFailure = "compensate",
         snapshot_every: int | None = 20,
         max_choices: int | None = None,
         max_cost: int | float | None = None,
@@ -277,9 +278,9 @@ class Doubtless(InTask):
         from .declare_agent import declare_agent
 
         return declare_agent(
-            self, name, choose, steps, bind or {}, snapshot_every=snapshot_every, max_choices=max_choices, max_cost=max_cost,
-            cost=cost, timeout=timeout, attempts=attempts, backoff=backoff, concurrency=concurrency, last_turns=last_turns,
-            last_bytes=last_bytes, output_bytes=output_bytes,
+            self, name, choose, steps, bind or {}, on_failure=on_failure, snapshot_every=snapshot_every, max_choices=max_choices,
+            max_cost=max_cost, cost=cost, timeout=timeout, attempts=attempts, backoff=backoff, concurrency=concurrency,
+            last_turns=last_turns, last_bytes=last_bytes, output_bytes=output_bytes,
         )  # fmt: skip
 
     def tools(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def declare_agent(
-    app: Doubtless, name: str, choose: Any, steps: Iterable[Any], bind: Mapping[str, Mapping[str, Any]], *, cost: Any,
-    timeout: Any, attempts: Any, backoff: Any, **numbers: Any,
+    app: Doubtless, name: str, choose: Any, steps: Iterable[Any], bind: Mapping[str, Mapping[str, Any]], *,
+    on_failure: Any, cost: Any, timeout: Any, attempts: Any, backoff: Any, **numbers: Any,
 ) -> Agent:  # fmt: skip
     """An agent of this app. Raises UsageError for what is no agent at all, and where pydantic is missing."""
     require_pydantic()
@@ -39,12 +39,15 @@ def declare_agent(
         if numbers[key] is not None and (type(numbers[key]) is not int or numbers[key] < 1):
             faults.append(f"agent {name}: {key} is {numbers[key]!r}: say a whole number, 1 or more, or None")
             numbers[key] = None
+    if on_failure not in ("compensate", "hold"):
+        faults.append(f"agent {name}: on_failure is {on_failure!r}: say 'compensate' or 'hold'")
     most = numbers["max_cost"]
     if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not 0 < most < float("inf")):
         faults.append(f"agent {name}: max_cost is {most!r}: say a number above zero, or None")
     if type(numbers["last_turns"]) is int and numbers["last_turns"] > KEEP:
         faults.append(f"agent {name}: last_turns is {numbers['last_turns']}: at most {KEEP} are held")
     settings = Settings(
+        on_failure,
         numbers["max_choices"], most, numbers["concurrency"], numbers["snapshot_every"],
         Bounds(numbers["last_turns"], numbers["last_bytes"], numbers["output_bytes"]),
     )  # fmt: skip

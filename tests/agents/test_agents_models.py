@@ -128,6 +128,34 @@ def test_a_person_may_fail_the_task_of_a_model_that_is_down(release: Releases) -
         app.run(agent, "t1", goal="")
 
 
+@pytest.mark.parametrize("on_failure", ["compensate", "hold"])
+def test_an_agent_that_a_person_fails_undoes_what_it_did_or_waits_as_it_was_declared(
+    release: Releases, world: World, on_failure: Any
+) -> None:
+    app = release()
+
+    @app.step(effect="non_idem_write")
+    def unbook(order: str) -> dict[str, Any]:
+        return world.do("unbook", order)
+
+    @app.step(effect="non_idem_write", compensate=unbook)
+    def book(order: str) -> dict[str, Any]:
+        return world.do("book", order)
+
+    script = Script(turn(call("book", "a", order="o1"), call("book", "b", order="o2")), ConnectionError("gone"))
+    agent = app.agent("clerk", choose=script, steps=[book], attempts=1, on_failure=on_failure, snapshot_every=1)
+    with pytest.raises(NeedsHuman):
+        app.run(agent, "t1", goal="")
+    answer(app, Fail())
+    with pytest.raises(TaskFailed if on_failure == "compensate" else NeedsHuman):
+        app.run(agent, "t1", goal="")
+    assert world.n("unbook") == (2 if on_failure == "compensate" else 0)
+    told = [(fact.step, fact.call_id, fact.status) for fact in app.facts("t1") if fact.step == "book"]
+    status = "compensated" if on_failure == "compensate" else "done"
+    assert sorted(told) == [("book", "a", status), ("book", "b", status)]
+    assert script.asked == [0, 1]
+
+
 def test_a_model_that_takes_too_long_is_asked_again(release: Releases) -> None:
     hang = threading.Event()
     asked: list[int] = []

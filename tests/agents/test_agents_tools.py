@@ -150,7 +150,7 @@ def test_faults_of_an_agent_are_listed_with_those_of_the_table_all_of_them(relea
     app.agent("clerk", choose=lambda: Finish(), steps=["wire", later, charge, charge], timeout="soon", attempts=0, cost=-1)  # type: ignore[misc,arg-type]
     app.agent("other", choose=Script(), steps=[charge], bind={"charge": {"token": "raw", "x": 1}, "pay": {}}, max_choices=0, max_cost=-1)
     app.agent("third", choose=Script(), steps=[], last_turns=51, concurrency=0, snapshot_every=0, last_bytes="1")  # type: ignore[arg-type]
-    app.agent("third", choose=Script(), steps=[])
+    app.agent("third", choose=Script(), steps=[], on_failure="undo")  # type: ignore[arg-type]
     app.agent("$own", choose=Script(), steps=[])
     app.agent("a b", choose=Script(), steps=[])
     faults = "\n".join(app.check())
@@ -162,7 +162,7 @@ def test_faults_of_an_agent_are_listed_with_those_of_the_table_all_of_them(relea
         "agent other: bind gives step 'charge' 'x', which it does not take", "the secret 'token' as a raw value",
         "agent other: max_choices is 0", "agent other: max_cost is -1", "agent third: last_turns is 51: at most 50",
         "agent third: concurrency is 0", "agent third: snapshot_every is 0", "agent third: last_bytes is '1'",
-        "task third: declared twice", "agent $own: names that begin with '$' are the library's own", "agent a b: the name may hold",
+        "task third: declared twice", "agent third: on_failure is 'undo'", "agent $own: names that begin with '$' are the library's own", "agent a b: the name may hold",
     ]:  # fmt: skip
         assert fault in faults, fault
     with pytest.raises(StepTableError):
