@@ -527,3 +527,37 @@ def test_on_failure_is_one_of_two_words(deploy: Deploys) -> None:
     def task() -> None: ...
 
     assert "on_failure is 'ignore': say 'compensate' or 'hold'" in app.check()[0]
+
+
+# ---------------------------------------------------------------- workers and sessions
+
+
+def test_a_worker_goes_on_with_what_waits_to_be_undone_when_its_time_has_come(
+    app: Doubtless, world: World, clock: FakeClock
+) -> None:
+    shop = Shop(app, world, void=NotSent("down", retry_after="PT1H"))
+    with pytest.raises(TaskWaiting):
+        app.run(shop.task, "t", wait=False)
+    clock.advance("PT2H")
+    with app.worker() as worker:
+        deadline = clock.monotonic() + 20
+        while len(world.calls) < 2:
+            assert clock.monotonic() < deadline
+            worker.wake()
+    assert world.calls[:2] == ["void", "void"]
+
+
+def test_a_session_that_is_cancelled_is_undone(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    def withdraw(name: str) -> Any:
+        return world.withdraw(name)
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> dict[str, Any]:
+        return world.make(name)
+
+    with app.session("thread-1") as session:
+        session.call(make, name="s1", call_id="1")
+        session.call(make, name="s2", call_id="2")
+    assert app.cancel("thread-1", by="anna", why="stop") == "compensated"
+    assert world.undone == ["s2", "s1"]

@@ -399,3 +399,28 @@ def test_a_compensation_that_a_person_has_given_up_is_not_answered_again_when_it
         app.settle(case.id, DidNotHappen("retry"), by="bo", why="changed my mind", shown=case.hash)
     assert office.failed(1).status == "failed"
     assert world.calls == ["s1"]
+
+
+@pytest.mark.parametrize("at", range(2, 12))
+def test_a_compensation_is_not_called_when_its_deadline_passes_while_its_intent_is_written(
+    deploy: Deploys, world: World, clock: FakeClock, at: int
+) -> None:
+    """The clock is looked at again right before the call: a commit can take long, a process can stand still."""
+    commits: list[str] = []
+    late: list[bool] = []
+
+    def hook(name: str) -> None:
+        if name == "append:after":
+            commits.append(name)
+            if len(commits) == at:
+                clock.advance("PT11M")
+                late.append(True)
+
+    called_late: list[bool] = []
+    world.goes = [lambda do: called_late.append(bool(late)) or do()]
+    office = Office(deploy(hooks=hook), world, create={"compensate_deadline": "PT10M"})
+    with pytest.raises((NeedsHuman, TaskFailed)):
+        office.run(1)
+    assert True not in called_late
+    if not called_late:
+        assert only_case(office.app).kind == "compensation"
