@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from undo_ground import Deploys, Office, World, only_case, settle, statuses
 
 from doubtless import (
     Abandon,
+    Abort,
     AlreadySettled,
     AlreadyUndone,
+    Compensate,
     DidNotHappen,
     Doubtless,
     Happened,
@@ -18,9 +22,18 @@ from doubtless import (
     NotSent,
     NotUndoable,
     Rejected,
+    Secret,
     TaskFailed,
+    TaskFrozen,
+    injected,
+    record_handle,
 )
 from doubtless.testing import FakeClock
+
+
+@dataclass
+class Sheet:
+    number: int
 
 
 @pytest.fixture
@@ -201,7 +214,6 @@ def test_a_write_without_a_compensation_is_listed_as_standing(app: Doubtless, wo
     def notify() -> int:
         return 1
 
-    from doubtless import Abort
 
     @app.task
     def task() -> None:
@@ -239,7 +251,6 @@ def test_when_the_handler_is_back_the_machine_goes_on_and_the_case_is_closed(dep
     office = Office(first, world, on_failure="hold")
     with pytest.raises(NeedsHuman):
         office.run(2)
-    from doubtless import Compensate
 
     settle(first, Compensate())
     gone = Office(deploy(), world, withdrawn=False)
@@ -256,7 +267,6 @@ def test_a_person_settles_what_has_no_handler_any_more(deploy: Deploys, world: W
     office = Office(deploy(), world, on_failure="hold")
     with pytest.raises(NeedsHuman):
         office.run(1)
-    from doubtless import Compensate
 
     settle(office.app, Compensate())
     gone = Office(deploy(), world, withdrawn=False)
@@ -278,7 +288,6 @@ def test_after_the_deadline_nothing_is_sent_and_a_case_is_open_also_when_it_pass
     office = Office(deploy(), world, create={"compensate_deadline": "PT10M"}, on_failure="hold")
     with pytest.raises(NeedsHuman):
         office.run(2)
-    from doubtless import Compensate
 
     settle(office.app, Compensate())
     clock.advance("PT11M")  # nobody is there
@@ -345,7 +354,6 @@ def test_the_deadline_runs_from_the_first_attempt_that_may_have_done_it(
         clock.advance("PT5M")
         return world.make("s1")
 
-    from doubtless import Abort
 
     @app.task
     def task() -> None:
@@ -424,3 +432,68 @@ def test_a_compensation_is_not_called_when_its_deadline_passes_while_its_intent_
     assert True not in called_late
     if not called_late:
         assert only_case(office.app).kind == "compensation"
+
+
+def test_a_frozen_compensation_is_not_sent_and_goes_on_when_it_is_thawed(app: Doubtless, world: World) -> None:
+    office = Office(app, world, on_failure="hold")
+    with pytest.raises(NeedsHuman):
+        office.run(2)
+    settle(app, Compensate())
+    app.freeze("withdraw", why="incident")
+    for _ in range(2):
+        with pytest.raises(TaskFrozen):
+            office.run(2)
+    assert world.calls == []
+    assert app.show("t").status == "compensating"
+    app.thaw("withdraw", why="over")
+    assert office.failed(2).status == "compensated"
+
+
+def test_secrets_of_the_original_are_resolved_for_its_compensation_and_stored_nowhere(deploy: Deploys, world: World) -> None:
+    app = deploy(secrets={"test": lambda name: "s3cret-value"})
+    seen: list[str] = []
+
+    def withdraw(token: str, result: dict[str, Any]) -> Any:
+        seen.append(token)
+        return world.withdraw(result["sheet"])
+
+    @app.step(effect="non_idem_write", compensate=withdraw, secret="token")
+    def make(name: str, token: str) -> dict[str, Any]:
+        return world.make(name)
+
+    @app.task
+    def task() -> None:
+        make(name="s1", token=Secret("test:key"))  # type: ignore[arg-type]
+        raise Abort("no")
+
+    with pytest.raises(TaskFailed) as caught:
+        app.run(task, "t")
+    assert caught.value.status == "compensated"
+    assert seen == ["s3cret-value"]
+    steps = {step.path: step for step in app.show("t").steps}
+    assert steps["~1"].params["token"] == {"$secret": "test:key"}
+
+
+def test_the_params_of_a_compensation_have_the_types_that_it_declares(app: Doubtless, world: World) -> None:
+    seen: list[Any] = []
+
+    def withdraw(result: Sheet, day: date, handle: str, first_sent_at: float, idempotency_key: str) -> Any:
+        seen.append((result, day, handle, first_sent_at > 0, idempotency_key))
+        return {"withdrawn": result.number}
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(day: date, idempotency_key: str = injected()) -> Sheet:
+        record_handle("h-1")
+        seen.append(idempotency_key)
+        return Sheet(7)
+
+    @app.task
+    def task() -> None:
+        make(day=date(2026, 11, 28))
+        raise Abort("no")
+
+    with pytest.raises(TaskFailed) as caught:
+        app.run(task, "t")
+    assert caught.value.status == "compensated"
+    key, given = seen
+    assert given == (Sheet(7), date(2026, 11, 28), "h-1", True, key)
