@@ -561,3 +561,60 @@ def test_a_session_that_is_cancelled_is_undone(app: Doubtless, world: World) -> 
         session.call(make, name="s2", call_id="2")
     assert app.cancel("thread-1", by="anna", why="stop") == "compensated"
     assert world.undone == ["s2", "s1"]
+
+
+@pytest.mark.parametrize("task_async", [False, True])
+def test_on_somebodys_event_loop_a_failed_task_is_undone_as_well(app: Doubtless, world: World, task_async: bool) -> None:
+    @app.step(effect="non_idem_write")
+    def withdraw(name: str) -> Any:
+        return world.withdraw(name)
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> dict[str, Any]:
+        return world.make(name)
+
+    if task_async:
+
+        @app.task
+        async def task() -> None:
+            await make.acall(name="s1")
+            raise Abort("no")
+
+    else:
+
+        @app.task
+        def task() -> None:
+            make(name="s1")
+            raise Abort("no")
+
+    with pytest.raises(TaskFailed) as caught:
+        asyncio.run(app.arun(task, "t"))  # type: ignore[arg-type]
+    assert caught.value.status == "compensated"
+    assert world.undone == ["s1"]
+
+
+def test_ctrl_c_in_a_compensation_leaves_it_in_doubt_and_the_next_run_looks_it_up(app: Doubtless, world: World) -> None:
+    def interrupted(do: Any) -> Any:
+        do()
+        raise KeyboardInterrupt
+
+    @app.step(effect="non_idem_write", query=lambda name: world.find(name))
+    def withdraw(name: str) -> Any:
+        return world.withdraw(name)
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> dict[str, Any]:
+        return world.make(name)
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+        make(name="s2")
+        raise Abort("no")
+
+    world.goes = [interrupted]
+    with pytest.raises(KeyboardInterrupt):
+        app.run(task, "t")
+    assert app.show("t").status == "compensating"
+    assert failed(app, task).status == "compensated"
+    assert world.calls == ["s2", "s1"]
