@@ -164,11 +164,12 @@ def begin_call(
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     """Record what came of the call. The output in a tuple, or None: decide again."""
     run, definition = frame.run, frame.definition
-    said = heard(run.task_id, frame.path, reply)
-    if isinstance(said, Outcome):
-        record_outcome(frame, said)
-        return None
-    reply = said
+    if frame.path[0] == UNDO or UNDO in run.task_id:
+        said = heard(run.task_id, frame.path, reply)
+        if isinstance(said, Outcome):
+            record_outcome(frame, said)
+            return None
+        reply = said
     if isinstance(reply, Returned):
         if type(reply.value) in PLAIN and definition.classify is None:
             return (record_result(frame, reply.value),)

@@ -124,16 +124,16 @@ class TaskLog(TaskFold):
             elif kind == intend:
                 open_from[path] = (seq, digest)
             elif kind == settle:
-                if name == WAIT_FOR:  # it says which event it has taken
-                    whole = min(whole, seq)
                 known = open_from.pop(path, None)
-                if status == compensated and path in settled:
+                if known is not None and known[1] is not None:
+                    settled[path] = make(Settled, (name, known[1], status, output, error))
+                elif status == compensated and path in settled:
                     settled[path] = settled[path]._replace(status=status)
-                elif known is None or known[1] is None:
+                else:
                     before = settled.get(path) if digest is None else None
                     settled[path] = make(Settled, (name, digest if before is None else before[1], status, output, error))
-                else:
-                    settled[path] = make(Settled, (name, known[1], status, output, error))
+                if name == WAIT_FOR:  # it says which event it has taken
+                    whole = min(whole, seq)
             elif kind in WHOLE and path not in settled:
                 whole = min(whole, seq)
                 open_from.setdefault(path, (seq, digest))

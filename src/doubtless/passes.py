@@ -88,15 +88,24 @@ class Scope:
 
     def place(self, name: str) -> str:
         """The next place, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
-        path = self.next_place(f"step {name}")
+        run = self.run
+        if (
+            run.abandoned or run.parked is not None or run.over or run.log.cancel is not None or get_ident() != self.thread
+            or self.aio_task is not None
+        ):  # fmt: skip
+            self.check(f"step {name}")
         self.count += 1
-        return path
+        return f"{self.prefix}{self.count}"
 
     def next_place(self, said: str) -> str:
         """The place that the next call gets. Raises OutsideTask for a stray thread or asyncio.Task."""
+        self.check(said)
+        return f"{self.prefix}{self.count + 1}"
+
+    def check(self, said: str) -> None:
+        """Refuse a call while the run parks or is cancelled, and from a stray thread or asyncio.Task."""
         run = self.run
-        if run.abandoned or run.parked is not None or run.over:
-            run.check()
+        run.check()
         if run.log.cancel is not None:
             raise run.park_cancelled()
         if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):
@@ -107,7 +116,6 @@ class Scope:
                 "its place must not depend on timing",
                 task=run.task_id,
             )
-        return f"{self.prefix}{self.count + 1}"
 
 
 class Pass:
