@@ -48,6 +48,7 @@ def run_group(what: str, branches: Sequence[Branch], limit: int) -> Any:
     run.enter_group(place)
     scopes = [Scope(run, f"{place}.{number}.") for number in range(1, len(branches) + 1)]
     if run.loop is not None:
+        run.undriven[place] = what
         return _together(run, place, scopes, branches, limit)
     with run.under_way(place, limit, len(branches)):
         return _in_threads(run, scopes, branches, limit)

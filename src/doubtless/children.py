@@ -82,9 +82,15 @@ class Children:
         settled = this.enter(code.definition, path, given)
         if settled is not None:
             return replayed(this, code.definition, path, settled)
+        from asyncio import CancelledError
+
         this.driving.add(path)
         try:
             return self.settle(this, code, path, given, await self.arun(this, code, path, given))
+        except CancelledError:
+            head = this.runtime.store.head(child_id(this.task_id, path))
+            this.break_off(f"child {code.name}", path, None if head is None else head.wake_at)
+            raise
         finally:
             this.driving.discard(path)
 

@@ -20,6 +20,7 @@ from .obligations import obligations, standing
 from .outcomes import AlreadyUndone, NotUndoable, text_of
 from .passes import Ending, Park, Pass
 from .questions import dropped_rows, is_question, question_of
+from .recording import unsent_rows
 from .snapshots import Plan
 from .undo_tasks import open_children
 
@@ -68,6 +69,8 @@ class Concluding:
         error = ending.error
         if self.trouble is not None:
             raise self.trouble  # the store failed under this run: what it could not take now, it cannot take here
+        if this.parked is not None and this.parked.broken_off and isinstance(error, StepFailed | Abort):
+            this.parked = None  # what was broken off by its failure would be so again on each replay: it ends with the task
         if self.log.held:
             self.conclude_held(this, error)
         elif this.parked is not None and this.parked.diverged is not None:
@@ -77,7 +80,7 @@ class Concluding:
         elif isinstance(error, StepFailed | Abort) and not (isinstance(error, StepFailed) and error.kind == "exhausted"):
             if self.keep_doubts(this, error):
                 return
-            diverged = this.leftover()
+            diverged = this.leftover(failing=True)
             if diverged is not None:
                 self.open_case(this, CaseKind.DIVERGED, diverged.evidence(), diverged.message)
             else:
@@ -120,6 +123,7 @@ class Concluding:
 
     def fail(self, failure: dict[str, Any], this: Pass) -> None:
         """The task fails for good. What it has to undo is undone from here on, or waits for a person; without any it ends."""
+        self.settle_unsent(failure)
         rows = self.log.store.rows(self.task_id)
         owed = [one.entry() for one in obligations(self.runtime, rows)]
         if not owed and not open_children(this):
@@ -129,6 +133,19 @@ class Concluding:
             self.open_case(this, CaseKind.HOLD, {"failure": failure, "obligations": owed}, why)
         else:
             self.begin_to_undo(failure, len(owed))
+
+    def settle_unsent(self, failure: Mapping[str, Any]) -> None:
+        """Settle the writes that would have been tried again and have no effect so far: nothing sends them any more."""
+        doubts = {record.path for record in self.unsettled()}
+        for record in self.log.open_records():
+            if record.effect == Effect.READ or record.undoes or record.settled or record.path in doubts:
+                continue
+            while record.path in self.log.open:
+                rows = unsent_rows(self.last, record, ended_as(failure))
+                try:
+                    keep_trying(self.last, lambda: self.log.append(*rows))  # noqa: B023
+                except Moved:
+                    continue
 
     def begin_to_undo(self, failure: dict[str, Any], count: int) -> None:
         """Make the failure durable before anything is undone: from here on no run executes the task's code again."""

@@ -104,6 +104,15 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                 assert_never(action)
 
 
+def due(run: Run, definition: StepDefinition, path: str) -> int | None:
+    """When the step at `path` has something to do again; None: at once, or it has not begun."""
+    record = run.log.record(path)
+    if record is None:
+        return None
+    action = decide(effective(run.runtime, definition, record)[0], record, run.runtime.store.now())
+    return action.at if isinstance(action, WaitUntil) else None
+
+
 def effective(runtime: Runtime, definition: StepDefinition | None, record: StepRecord | None) -> tuple[Policy, tuple[str, ...]]:
     """The policy that decides: the definition's, of an open intent the stricter of both (rule 10)."""
     if record is None or record.policy_digest is None:

@@ -15,7 +15,7 @@ from .drivers import adrive, drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
 from .events import UNDO, Effect
-from .executor import run_step
+from .executor import due, run_step
 from .heldwrites import before_write
 from .inputs import prepare
 from .keeping import keep_trying
@@ -44,6 +44,7 @@ class Park(NamedTuple):
     diverged: Diverged | None = None
     awaits: str | None = None
     cancelled: bool = False
+    broken_off: bool = False
 
 
 class Owner(Protocol):
@@ -171,6 +172,13 @@ class Pass:
         elif until is not None:
             self.wake_by(until)
         return Parking(why)
+
+    def break_off(self, what: str, path: str, until: int | None) -> None:
+        """Park because what waited for a step that has begun was cancelled (rule 7): the code must not go on without it."""
+        if path in self.log.open and (self.parked is None or not self.parked.broken_off):
+            self.park(f"{what} at {path} was interrupted: CancelledError", until=until)
+            if self.parked is not None:
+                self.parked = self.parked._replace(broken_off=True)
 
     def wake_by(self, until: int) -> None:
         """A pass that parks until later, or for a person, has something to do at this time, too."""
@@ -338,11 +346,15 @@ class Pass:
         scope = self.scopes.get(prefix and prefix + ".")
         return scope is not None and int(last) <= scope.count
 
-    def leftover(self) -> Diverged | None:
-        """Code that ends without having called every logged step is Diverged too."""
+    def leftover(self, *, failing: bool = False) -> Diverged | None:
+        """Code that ends without having called every logged step is Diverged too.
+
+        `failing`: it fails for good, and what it has called and does not wait for any more ends with it.
+        """
         # What was settled again behind a branch that had called it, and was cancelled, has been called.
         paths = [p for p in self.log.settled if p[0] != UNDO and (not self.reached(p) or p in self.undriven)]
-        paths += [p for p, rows in self.log.open.items() if p[0] != UNDO and not (is_question(rows[0]) and self.reached(p))]
+        waived = [p for p, rows in self.log.open.items() if self.reached(p) and (failing or is_question(rows[0]))]
+        paths += [p for p in self.log.open if p[0] != UNDO and p not in waived]
         if not paths:
             return None
         path = min(paths, key=place_order)
@@ -410,6 +422,8 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
 
 async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
     """Run the step at a place that was given, in the asyncio.Task of its scope."""
+    from asyncio import CancelledError
+
     here = current_aio_task()
     branch = here if here is not this.root.aio_task else None
     if branch is not None:
@@ -417,6 +431,9 @@ async def adrive_place(this: Pass, definition: StepDefinition, path: str, given:
     this.driving.add(path)
     try:
         return await adrive(this, run_step(this, definition, path, given))
+    except CancelledError:
+        this.break_off(definition.name, path, due(this, definition, path))
+        raise
     except (KeyboardInterrupt, SystemExit) as error:
         if branch is None:
             raise

@@ -152,6 +152,18 @@ def closing_rows(run: Run, record: StepRecord, now: Instant, why: str) -> list[E
     ]
 
 
+def unsent_rows(run: Run, record: StepRecord, ended: str) -> list[Event]:
+    """The rows that settle a write of a task that ends, all of whose attempts are known to have had no effect."""
+    now = run.runtime.store.now()
+    error = {"kind": "not_applied", "code": ended, "detail": "the task ended before it was sent again"}
+    settled = draft(
+        run.task_id, Kind.STEP_SETTLED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
+        status=StepStatus.NOT_APPLIED, attempt=len(record.attempts) or None, error=dump(error), epoch=run.log.epoch,
+        data=key_data(record.once),
+    )  # fmt: skip
+    return [settled, *closing_rows(run, record, now, f"the task ended {ended}")]
+
+
 def tell_cases(run: Run, path: str, kind: CaseKind) -> None:
     """Call the hook for the newest open case of this kind at this path."""
     found = [case for case, opened in run.log.cases.items() if opened.path == path and opened.kind == kind]
