@@ -1,0 +1,77 @@
+"""Looking: what the log tells, and whether it is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnknownCase
+from ..fold import Moves
+from ..store.base import Head, Problem
+from .base import Face
+
+if TYPE_CHECKING:
+    from ..facts import Fact
+    from ..inbox import Case, Inbox
+    from ..timeline import TaskView
+
+
+class Looking(Face):
+    """What can be seen of an app's tasks without running any."""
+
+    def tasks(self, *, status: str | Iterable[str] = ()) -> list[Head]:
+        """The tasks' head rows, oldest first; of some statuses."""
+        return self.store.heads(status=[status] if isinstance(status, str) else list(status))
+
+    def show(self, task_id: str) -> TaskView:
+        """Everything that the log tells of a task. Raises UnknownTask."""
+        from ..timeline import view
+
+        return view(self.reading, self._known(task_id))
+
+    def facts(self, task_id: str, *, output_bytes: int = 4096) -> list[Fact]:
+        """What happened in a task, from its log alone: its steps in order, each with its status in neutral words.
+
+        Meaning: for building a model's context when its history is gone or cut; the log is the only truth. At any time:
+        while the task runs, waits, or has ended. Raises UnknownTask.
+        """
+        from ..facts import facts_of
+
+        self._known(task_id)
+        return facts_of(self.reading, task_id, output_bytes)
+
+    def content(self, ref: str) -> Any:
+        """What a ref points to, as JSON: an output that a model was shown shortened, or an agent's earlier facts.
+
+        Raises: UsageError for what is no ref, StoreDamaged for content that is missing.
+        """
+        from ..facts import read_content
+
+        return read_content(self.reading, ref)
+
+    def inbox(self) -> Inbox:
+        """What waits for a person: open cases with their evidence, and doubts that nobody is settling."""
+        from ..inbox import read_inbox
+
+        return read_inbox(self.reading, self._settle_within)
+
+    def case(self, case_id: str) -> Case:
+        """One case as it is now. Raises UnknownCase."""
+        from ..inbox import read_case
+
+        row = self.store.case(case_id)
+        if row is None:
+            raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
+        return read_case(self.reading, row)
+
+    def verify(self) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark, and how each step moved; read only. Empty: nothing found."""
+        found = self.store.verify()
+        for head in [] if found else self.store.heads():  # of a damaged log, the damage is what has to be told
+            moves = Moves()
+            for row in self.store.rows(head.task_id):
+                found += [
+                    Problem(head.task_id, row.event_seq, f"the step at {path} moves from {before or 'nothing'} to {after}")
+                    for path, before, after in moves.add(row)
+                ]
+        return found

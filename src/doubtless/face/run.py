@@ -1,0 +1,228 @@
+"""Running: tasks started, resumed and worked on; an id is one task with one input."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from ..canonical import decode, encode, input_hash
+from ..children import root_of
+from ..durations import parse_duration
+from ..errors import DoesNotFit, DoubtlessError, InputDiffers, TaskBusy, UsageError
+from ..events import TERMINAL, Kind, TaskStatus, draft
+from ..standing import SESSION
+from ..steps import Task
+from .base import Face
+
+if TYPE_CHECKING:
+    from ..app import Doubtless
+    from ..calls import Runtime
+    from ..store.base import Head
+    from ..worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Running(Face):
+    """How an app's tasks are started and go on."""
+
+    @overload
+    def run(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
+    @overload
+    def run(self, task: Task[P, R], task_id: str, /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    def run(self, task: Task[..., Coroutine[Any, Any, T]], task_id: str, /, *, wait: bool | str, **params: Any) -> T: ...
+    @overload
+    def run(self, task: Task[..., R], task_id: str, /, *, wait: bool | str, **params: Any) -> R: ...
+    @overload
+    def run(self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> T: ...
+    @overload
+    def run(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
+    def run(self, task: Any, /, *args: Any, **params: Any) -> Any:
+        """Start or resume the task of this id and return its output; the same call for both.
+
+        Meaning: waits through times to look again; with ``wait=False`` or a duration it raises TaskWaiting instead.
+        Durable: the task is recorded before its code runs; every finished step is.
+        Raises: TaskWaiting, NeedsHuman, TaskFailed, TaskFrozen, TaskBusy (never waits for another owner),
+        InputDiffers (the id exists with other input), StepTableError, StoreError.
+        """
+        wait = params.pop("wait", True)
+        check_wait(wait)
+        head = self._accept(task, args, params)
+        return self._runs.run(head.task_id, wait)
+
+    @overload
+    async def arun(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
+    @overload
+    async def arun(self, task: Task[P, R], task_id: str, /, *args: P.args, **params: P.kwargs) -> R: ...
+    @overload
+    async def arun(self, task: Task[..., Coroutine[Any, Any, T]], task_id: str, /, *, wait: bool | str, **params: Any) -> T: ...
+    @overload
+    async def arun(self, task: Task[..., R], task_id: str, /, *, wait: bool | str, **params: Any) -> R: ...
+    @overload
+    async def arun(
+        self, task: Task[..., Coroutine[Any, Any, T]], /, *, task_id: str, wait: bool | str = ..., **params: Any
+    ) -> T: ...
+    @overload
+    async def arun(self, task: Task[..., R], /, *, task_id: str, wait: bool | str = ..., **params: Any) -> R: ...
+    async def arun(self, task: Any, /, *args: Any, **params: Any) -> Any:
+        """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
+        wait = params.pop("wait", True)
+        check_wait(wait)
+        head = self._accept(task, args, params)
+        return await self._runs.arun(head.task_id, wait)
+
+    @overload
+    def start(self, task: Task[P, Any], task_id: str, /, *args: P.args, **params: P.kwargs) -> str: ...
+    @overload
+    def start(self, task: Task[..., Any], /, *, task_id: str, **params: Any) -> str: ...
+    def start(self, task: Any, /, *args: Any, **params: Any) -> str:
+        """Record the task, durably, and return its id; a worker or `resume` runs it. Raises InputDiffers."""
+        head = self._accept(task, args, params)
+        self._runs.wake_workers()
+        return head.task_id
+
+    def resume(self, task_id: str, *, wait: bool | str = True, **rewind: Any) -> Any:
+        """Go on with a task that exists: the same as `run` with its input. Does no harm, however often it is called.
+
+        Meaning: of a child task its root is resumed, because a child is run by its parent; then the child's output is given.
+        Raises: as `run`; UsageError for a place to go on from (``at=…``): a log is never rewound, `fork` makes a new task.
+        """
+        if rewind:
+            raise refuse_rewind(task_id, rewind)
+        check_wait(wait)
+        self._validate()
+        self._known(task_id)
+        root = root_of(task_id)
+        if root != task_id and self._runs.ended(root) is None:
+            try:
+                self._runs.run(root, wait)
+            except DoubtlessError:
+                if self._runs.ended(task_id) is None:
+                    raise
+        return self._runs.run(task_id, wait)
+
+    def resume_all(self, *, wait: bool | str = False) -> dict[str, str]:
+        """One pass over all tasks that have not ended; what became of each, by id. Never raises for one task."""
+        check_wait(wait)
+        self.notify()
+        result: dict[str, str] = {}
+        for head in self.store.heads(status=[s for s in TaskStatus if s not in TERMINAL]):
+            if root_of(head.task_id) != head.task_id:
+                continue  # a child is run by its parent
+            if not self.knows(head.task_name):
+                result[head.task_id] = f"unknown task {head.task_name}: its code is not in this app"
+                continue
+            try:
+                self._runs.run(head.task_id, wait, one_of_many=True)
+                result[head.task_id] = "done"
+            except TaskBusy as error:
+                result[head.task_id] = f"skipped: {error.message}"
+            except DoubtlessError as error:
+                result[head.task_id] = f"{error.code}: {error.message}"
+        return result
+
+    def worker(self, *, concurrency: int = 4) -> Worker:
+        """A worker in this process for what `start` records; use it as a context manager."""
+        from ..worker import Worker
+
+        self._validate()
+        worker = Worker(cast("Doubtless", self), concurrency=concurrency)
+        self._runs.workers.append(worker)
+        return worker
+
+    def drain(self) -> None:
+        """Let every run of this app park at its next step; running writes are finished first."""
+        self._runs.drain()
+
+    def pay_back(self) -> None:
+        """Give back the tasks that a failing store did not let go when their runs ended; workers do it at each look."""
+        self._runs.pay_back()
+
+    def knows(self, task_name: str) -> bool:
+        """Whether this app has the code of a task of this name."""
+        return task_name in self._tasks or task_name == SESSION
+
+    def _accept(self, task: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
+        if "task_id" in params:
+            task_id = params.pop("task_id")
+        else:
+            task_id, args = (args[0], args[1:]) if args else (None, args)
+        check_task_id(task_id)
+        if not isinstance(task, Task) or self._tasks.get(task.name) is not task:
+            raise UsageError(f"{task!r} is no task of this app", hint="declare it with @app.task")
+        runtime = self.runtime
+        text = encode(task.code.definition.binder.bind(args, params), where=f"task {task.name}")
+        runtime.vault.refuse_known(text, task.name)
+        digest = input_hash(runtime.namespace, text)
+        head = runtime.store.head(task_id) or self._accept_new(runtime, task, task_id, text, digest)
+        if head.task_name != task.name or head.input_hash != digest:
+            raise self._input_differs(head, task.name, text)
+        return head
+
+    def _accept_new(self, runtime: Runtime, task: Task[..., Any], task_id: str, text: str, digest: bytes) -> Head:
+        """Record a task that does not exist yet; its head, or that of somebody who was faster."""
+        definition = task.code.definition
+        try:
+            definition.restore_params(decode(text))  # what its code could not be given is refused, not accepted
+        except DoesNotFit as misfit:
+            raise misfit.within(f"{task.name}.") from misfit.__cause__
+        ref, blob = runtime.content.put(text)
+        accepted = draft(
+            task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=task.name, status=TaskStatus.READY, input_hash=digest,
+            input_ref=ref,
+        )  # fmt: skip
+        return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
+
+    def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
+        from ..drift import first_difference
+
+        if head.task_name != name:
+            field, logged, asked = "task", head.task_name, name
+        else:
+            accepted = self.runtime.store.rows(head.task_id)[0]
+            logged_text = self.runtime.content.get(accepted.input_ref) if accepted.input_ref is not None else "{}"
+            field, logged, asked = first_difference(logged_text, text)
+        return InputDiffers(
+            f"task {head.task_id} exists with {field} = {logged!r}, not {asked!r}; nothing was written",
+            hint=f"one id is one task: use another id, or the same input; doubtless show {head.task_id}",
+            task=head.task_id,
+            field=field,
+        )
+
+
+
+def check_task_id(task_id: object) -> None:
+    """Refuse what is no task id: 200 printable characters, no ``/`` (children's), no leading ``$`` (the store's)."""
+    fault = ""
+    if not isinstance(task_id, str) or not task_id:
+        fault = "a task needs an id, a text"
+    elif len(task_id) > 200:
+        fault = f"a task id has at most 200 characters; this one has {len(task_id)}: {task_id[:40]!r}…"
+    elif not task_id.isprintable():
+        fault = f"a task id is printable, without newlines or control characters: {task_id!r}"
+    elif "/" in task_id or task_id.startswith("$"):
+        fault = f"task id {task_id!r}: '/' is kept for child tasks and a leading '$' for the store"
+    if fault:
+        raise UsageError(fault, hint='give it one as in app.run(task, "recon-2026-11-28", …)')
+
+
+def refuse_rewind(task_id: str, asked: Mapping[str, Any]) -> UsageError:
+    """The error for going on from an earlier place of a task, or for an option that `resume` does not have."""
+    if set(asked) - {"at"}:
+        return UsageError(f"resume() takes no {', '.join(sorted(set(asked) - {'at'}))}; nothing was done")
+    at = asked["at"]
+    return UsageError(
+        f"task {task_id} is not rewound: its log says what happened, and effects do not go away; nothing was done",
+        hint=f'a fork goes another way from a step: app.fork("{task_id}", at={at}), '
+        f"or doubtless fork MODULE:APP {task_id} --at {at}",
+        task=task_id,
+    )
+
+
+def check_wait(wait: object) -> None:
+    """Refuse a `wait` that is neither True nor False nor a duration, before anything is written."""
+    if not isinstance(wait, bool):
+        parse_duration(wait)  # type: ignore[arg-type]  # it refuses what is none
