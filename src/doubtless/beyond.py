@@ -7,7 +7,7 @@ the fork is held against them (`heldwrites`), until all are accounted for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .events import Effect, Event, Kind, StepStatus
@@ -86,7 +86,7 @@ def effects_of(store: Store, task_id: str, at: int, read: dict[str, int], within
     """What stands of a task from this step on, and of the child tasks that it has called there."""
     rows = store.rows(task_id)
     read[task_id] = rows[-1].event_seq if rows else 0
-    children = {row.path: row.details["child"] for row in rows if _starts_child(row)}
+    children = children_in(rows)
     for record in fold_steps(rows).values():
         if record.path.startswith("~") or (record.step_seq < at and record.settled):
             continue
@@ -111,6 +111,11 @@ def last_seq(store: Store, task_id: str) -> int:
     """How far a task's log goes; 0 where there is none."""
     last = store.last(task_id)
     return 0 if last is None else last.event_seq
+
+
+def children_in(rows: Iterable[Event]) -> dict[str | None, str]:
+    """The ids of the child tasks that a log has started, by their places."""
+    return {row.path: row.details["child"] for row in rows if _starts_child(row)}
 
 
 def _starts_child(row: Event) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .beyond import POLICIES, Standing, Terms, WritePolicy, effects_of, standing, terms_of
+from .beyond import POLICIES, Standing, Terms, WritePolicy, children_in, effects_of, standing, terms_of
 from .calls import Runtime
 from .errors import InputDiffers, TaskBusy, UsageError
 from .events import CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft
 from .fold import StepRecord, fold_steps
 from .inbox import read_ref
-from .store.base import CaseRow, Head
+from .store.base import CaseRow, Head, Store
 
 ASKED_ANEW = frozenset({"$wait_for"})
 """Steps that are not taken over: what a person or an event has answered to one task is no answer to another."""
@@ -102,6 +102,7 @@ def _before(runtime: Runtime, head: Head, rows: Sequence[Event], at: int) -> lis
         )
     _refuse_moving(runtime, head, rows)
     asked = {case.path for case in runtime.store.cases(task_id=task_id) if case.kind == CaseKind.OUTPUT}
+    children = children_in(rows)
     taken: list[StepRecord] = []
     for record in sorted(records.values(), key=lambda r: r.step_seq):
         if record.step_seq > at or record.path.startswith("~") or record.name in ASKED_ANEW:
@@ -112,6 +113,8 @@ def _before(runtime: Runtime, head: Head, rows: Sequence[Event], at: int) -> lis
             for one in effects_of(runtime.store, f"{task_id}/{record.path}", 1, {})
         ):
             fault = "is a child task with a write in doubt"
+        if not fault and record.settled and record.step_seq < at and _was_answered(runtime.store, children.get(record.path)):
+            fault = "is a child task that a person or an event has answered, and that is no answer to a fork"
         if fault:
             raise UsageError(
                 f"task {task_id} cannot be forked at {at}: step {record.step_seq}, {record.name} at {record.path}, {fault}; "
@@ -160,8 +163,18 @@ def _fault(record: StepRecord, at: int, *, undone: bool, asked: bool) -> str:
     return "waits for its output" if asked else ""
 
 
+def _was_answered(store: Store, child: str | None) -> bool:
+    """Whether this child task, or a child of it, has waited for an answer: its output would carry that into the fork."""
+    if child is None:
+        return False
+    rows = store.rows(child)
+    return any(record.name in ASKED_ANEW for record in fold_steps(rows).values()) or any(
+        _was_answered(store, one) for one in children_in(rows).values()
+    )
+
+
 def _way_out(task_id: str, record: StepRecord) -> str:
-    if record.status in (StepStatus.DONE, StepStatus.COMPENSATED):
+    if record.settled:
         return f"fork at it or before: doubtless fork MODULE:APP {task_id} --at {record.step_seq}"
     return f"settle it first: doubtless resume MODULE:APP {task_id}, then doubtless inbox"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fork_ground import Ground, Steps, answer, needs_human, question, story
 
-from doubtless import Abort, TaskFailed, UsageError
+from doubtless import Abort, Denied, TaskFailed, UsageError
 
 
 def with_child(ground: Ground, **options: Any) -> tuple[Any, Any]:
@@ -80,6 +80,44 @@ def test_a_child_with_a_write_in_doubt_at_or_before_the_point_refuses_the_fork(g
     with pytest.raises(UsageError, match="child at 2, is a child task with a write in doubt"):
         app.fork("t", at=2)
     assert [one.status for one in app.fork("t", at=1).stands] == ["needs_human"]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("said", ["yes", "deny"])
+def test_an_answer_that_was_given_to_a_child_never_answers_a_fork(ground: Ground, said: str, depth: int) -> None:
+    """The output of such a child is a person's word; taken over, the fork would pay by an approval of another task."""
+    have: list[Steps] = []
+
+    def code(steps: Steps) -> Any:
+        have.append(steps)
+        return [steps.read("a"), (approved if depth == 1 else through)(), steps.pay("by that approval")["id"]]
+
+    app, work = ground.release(code)
+
+    @app.task
+    def approved() -> str:
+        try:
+            return str(have[-1].app.wait_for("approval"))
+        except Denied:
+            return "no"
+
+    @app.task
+    def through() -> str:
+        return approved()
+
+    needs_human(lambda: app.run(work, "t"))
+    answer(app, said)
+    assert app.run(work, "t") == [1, "no" if said == "deny" else "yes", 1]
+    name = "approved" if depth == 1 else "through"
+    with pytest.raises(UsageError, match=f"2, {name} at 2, is a child task that a person or an event has answered") as refused:
+        app.fork("t", at=3)
+    assert refused.value.hint == "fork at it or before: doubtless fork MODULE:APP t --at 2"
+    fork = app.fork("t", at=2, non_idem_write="reuse")
+    error = needs_human(lambda: app.resume(fork.id))
+    assert question(app).id == error.cases[0], "the approval is asked for anew"
+    answer(app, "a yes of its own")
+    assert app.resume(fork.id) == [1, "a yes of its own", 1]
+    assert len(ground.effects) == 1
 
 
 def test_a_compensation_that_is_a_task_asks_nothing_of_a_fork(ground: Ground) -> None:
