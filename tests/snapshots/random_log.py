@@ -70,7 +70,8 @@ class RandomLog:
         return draft(TASK, kind, self.now(), step_seq=self.steps[path], path=path, step_name=f"step_{path[-1]}", **more)
 
     def intend(self) -> Event:
-        path = self.named("~" + self.rng.choice(sorted(self.done))) if self.done and self.rng.random() < 0.1 else self.new_path()
+        undo = sorted({f"~{path}" for path in self.done if path[0] != "~"} - self.steps.keys())  # a step is undone once
+        path = self.named(self.rng.choice(undo)) if undo and self.rng.random() < 0.1 else self.new_path()
         self.open.add(path)
         return self.of(
             path, Kind.STEP_INTENDED, status=StepStatus.UNCERTAIN, attempt=1, effect_class="non_idem_write",

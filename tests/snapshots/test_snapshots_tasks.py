@@ -57,6 +57,15 @@ def test_a_task_that_has_ended_keeps_no_snapshot(ground: Ground) -> None:
     assert ground.snapshots() == []
 
 
+def test_a_task_that_ends_after_all_its_snapshots_were_damaged_leaves_none_for_verify_to_find(ground: Ground) -> None:
+    ground.stopped(ground.app(), at=10)
+    ground.sql("UPDATE snapshots SET content = 'x'")
+    app = ground.app()
+    assert len(app.verify()) == 2
+    app.run(app.declared_tasks["reconcile"], task_id="t")  # ends before the next one is due
+    assert app.verify() == []
+
+
 def test_what_is_open_when_a_snapshot_is_made_is_read_again_whole(ground: Ground, begun_at: list[int]) -> None:
     """A branch that is under way at that moment is in doubt after the crash, and is not sent again."""
     app, other = ground.app(), ground.app()
