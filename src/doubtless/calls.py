@@ -124,19 +124,21 @@ class RunChild:
     """Ask the driver to run a child task to its end; it answers with a `ChildEnd`, or parks for what the child waits for.
 
     `given`: the params with which it is accepted, once; None: it is there already. `path`: the place in the parent's log
-    that it belongs to. `undo_by`: of a compensation: until when its writes may be sent.
+    that it belongs to. `undo_by`: of a compensation: until when its writes may be sent; `secret`: which params are secret.
     """
 
-    __slots__ = ("given", "name", "path", "task_id", "undo_by")
+    __slots__ = ("given", "name", "path", "secret", "task_id", "undo_by")
 
     def __init__(
-        self, task_id: str, name: str, path: str, given: Input | None = None, undo_by: Deadline | None = None
+        self, task_id: str, name: str, path: str, given: Input | None = None, undo_by: Deadline | None = None,
+        secret: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.task_id = task_id
         self.name = name
         self.path = path
         self.given = given
         self.undo_by = undo_by
+        self.secret = secret
 
 
 class ChildEnd(NamedTuple):

@@ -144,7 +144,9 @@ class Children:
         store = this.runtime.store
         try:
             if request.given is not None:
-                return self._accept(this, request.task_id, request.name, request.path, request.given, request.undo_by)
+                return self._accept(
+                    this, request.task_id, request.name, request.path, request.given, request.undo_by, request.secret
+                )
             head = store.head(request.task_id)
         except (StoreError, StaleEpoch) as error:
             raise this.broken(error) from error
@@ -187,13 +189,16 @@ class Children:
             pass  # somebody added something: look again
 
     def _accept(
-        self, this: Pass, task_id: str, name: str, path: str, given: Input, undo_by: Deadline | None = None
+        self, this: Pass, task_id: str, name: str, path: str, given: Input, undo_by: Deadline | None = None,
+        secret: frozenset[str] = frozenset(),
     ) -> Head:  # fmt: skip
         runtime = this.runtime
         ref, blob = runtime.content.put(given.text)
         data: dict[str, Any] = {"parent": this.task_id, "path": path}
         if undo_by is not None:
             data["undo_by"] = [*undo_by.since, undo_by.within_us]
+        if secret:
+            data["secret"] = sorted(secret)
         accepted = draft(
             task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=name, status=TaskStatus.READY,
             input_hash=given.digest, input_ref=ref, data=data,

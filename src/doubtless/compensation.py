@@ -15,6 +15,7 @@ from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StepFailed, StoreError, UsageError
 from .events import CaseKind, Effect, Kind, StepStatus, draft
 from .executor import ask, run_step
+from .fold import StepRecord
 from .inputs import prepare, stored_input
 from .obligations import Obligation, obligations
 from .passes import Pass
@@ -28,6 +29,14 @@ class Undoing(StepDefinition):
     """A step as a compensation: what its output is annotated with asks nothing of anybody; it is evidence."""
 
     restore_return = None
+
+
+class UndoingTask(Undoing):
+    """A task as a compensation: its intent says so."""
+
+    def policy(self) -> dict[str, Any]:
+        """What the intent freezes: also that no step is called, but a child task is run."""
+        return {**super().policy(), "task": True}
 
 
 # ---------------------------------------------------------------- undoing
@@ -87,12 +96,21 @@ def _todo(this: Pass) -> list[Obligation]:
 def undo(run: Run, one: Obligation) -> StepLoop:
     """Bring one compensation to its end; returns when it is settled, also where a person has let the effect stand."""
     if one.child is not None:
-        yield from undo_child(run, one, one.child)
+        if run.runtime.find_task(one.compensate) is None:
+            yield from cannot_begin(run, one, f"{one.compensate} is gone: nobody can undo what the child task {one.child} did")
+        elif may_begin(run, one):
+            yield from undo_child(run, one, one.child)
         return
     record = run.log.record(one.path)
     step, task = run.runtime.find(one.compensate), run.runtime.find_task(one.compensate)
+    if step is not None and step.effect == Effect.READ:  # a deploy has made it one: a read undoes nothing
+        step = None
     if record is not None and record.keys:  # begun: key and params come from its intent (I5)
         given = Input(stored_input(run.runtime, None, record), "", record.input_hash or b"")
+        if begun_as_task(run.runtime, record):  # what a deploy has made of it since cannot know what the other one did
+            step = None
+        else:
+            task = None
         definition = None if step is None else undoing(step, one.secret)
     else:
         if step is None and task is None:
@@ -123,11 +141,18 @@ def undo(run: Run, one: Obligation) -> StepLoop:
                 record = run.log.record(one.path) or record
 
 
+def begun_as_task(runtime: Runtime, record: StepRecord) -> bool:
+    """Whether the intent of this compensation is that of a task."""
+    assert record.policy_digest is not None
+    return bool(canonical.decode(runtime.content.get(record.policy_digest)).get("task"))
+
+
 def undoing(definition: StepDefinition, secret: frozenset[str]) -> Undoing:
     """A step as a compensation; what was secret of the original stays secret."""
-    effect = definition.effect if definition.effect != Effect.READ else Effect.IDEM_WRITE  # a task: one id, one run
     secret = definition.secret | (secret & definition.binder.accepts)
-    return Undoing(*definition._replace(secret=secret, effect=effect))
+    if definition.effect == Effect.READ:  # a task: one id, one run
+        return UndoingTask(*definition._replace(secret=secret, effect=Effect.IDEM_WRITE))
+    return Undoing(*definition._replace(secret=secret))
 
 
 def offered(runtime: Runtime, definition: StepDefinition, one: Obligation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .calls import Runtime
 from .children import root_of
 from .errors import Moved, TaskBusy, TaskFailed, UsageError
-from .events import TERMINAL, Kind, TaskStatus, draft
+from .events import TERMINAL, UNDO, Kind, TaskStatus, draft
 from .obligations import obligations
 from .outcomes import unstorable
 from .store.base import Head, Store
@@ -63,9 +63,13 @@ def order_undoing(runtime: Runtime, head: Head, by: str, why: str) -> None:
 
 
 def order_cancelling(runtime: Runtime, task_id: str, by: str, why: str) -> list[str]:
-    """Write, durably, that a task and the children below it begin nothing new, from the top down; the ids of all of them."""
+    """Write, durably, that a task and the children below it begin nothing new, from the top down; the ids of all of them.
+
+    What undoes them goes on: a wish to stop stops no undoing.
+    """
     store, said = runtime.store, said_by(by, why)
     below = [head.task_id for head in store.heads() if head.task_id.startswith(f"{task_id}/")]
+    below = [each for each in below if f"/{UNDO}" not in each.removeprefix(task_id)]
     told: list[str] = []
     for each in [task_id, *sorted(below, key=lambda one: (one.count("/"), one))]:
         if _status(store, each) in TERMINAL:

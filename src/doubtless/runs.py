@@ -159,6 +159,7 @@ class Runs:
             log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
         params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
         run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
+        run.secret = frozenset(accepted.details.get("secret", ()))
         run.fork = fork_of(runtime.store, log.task_id, accepted)
         return run
 

@@ -28,6 +28,7 @@ from .lookback import record_overrun_look
 from .outcomes import Outcome
 from .passes import Ending, Park, Pass, unwrapped
 from .recording import record_outcome
+from .secrets import Secret
 
 if TYPE_CHECKING:
     pass
@@ -62,6 +63,7 @@ class TaskRun(Concluding):
         self.trouble: DoubtlessError | None = None
         self.interrupted: BaseException | None = None
         self.fork: Fork | None = None
+        self.secret: frozenset[str] = frozenset()  # of a compensation: the params that are secret
         self.suspect = runtime.store.info().suspect
         self.last = Pass(self)
         self.drained = False
@@ -79,10 +81,11 @@ class TaskRun(Concluding):
             return self.last
 
     def arguments(self) -> dict[str, Any]:
-        """The task's params, decoded anew for each pass and typed by its annotations."""
+        """The task's params, decoded anew for each pass and typed by its annotations; a secret as what its steps take."""
         params: dict[str, Any] = canonical.decode(encode(self.params))
+        secrets = {name: Secret(params.pop(name)["$secret"]) for name in self.secret if params.get(name) is not None}
         self.code.definition.restore_params(params)
-        return params
+        return params | secrets
 
     def doubts(self, this: Pass) -> list[tuple[StepDefinition | None, str, str]]:
         """The steps to settle before task code runs, in the order of first arrival."""

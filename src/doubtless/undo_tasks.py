@@ -34,12 +34,14 @@ def undo_by_task(run: Run, one: Obligation, definition: StepDefinition, given: I
                 ask_unsent(run, definition, path, given, TOO_LATE)
         elif record.answer is not None:
             take_answer(run, one, definition, record)
-        elif record.doubt_case is not None or record.attempts[-1].code == "deadline":
+        elif record.doubt_case is not None:
+            yield from ask(run, record, run.log.cases[record.doubt_case].row.details["why"])
+        elif record.attempts[-1].code == "deadline":
             yield from ask(run, record, TOO_LATE)
         else:
             number = len(record.attempts)
             child = f"{run.task_id}/{path}" + (f"{UNDO}{number}" if number > 1 else "")
-            end = yield RunChild(child, definition.name, path, given, one.deadline)
+            end = yield RunChild(child, definition.name, path, given, one.deadline, definition.secret)
             assert isinstance(end, ChildEnd)
             yield from take_end(run, one, record, child, end)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from .calls import PLAIN, Raised, Reply, Returned
@@ -32,8 +32,15 @@ def heard(task_id: str, path: str, reply: Reply) -> Reply | Outcome:
         return reply
     if shows_nothing(said):
         what = repr(said) if said is None or isinstance(said, bool) else f"an empty {type(said).__name__}"
-        return Outcome("unknown", NO_EVIDENCE, f"it returned {what}, which shows nothing: return what the other side said", None)
-    return Returned(_storable(said)) if type(said) not in PLAIN else reply
+        return _nothing(f"{what},")
+    if type(said) in PLAIN:
+        return reply
+    kept = _storable(said)
+    return _nothing(f"a {type(said).__name__}, which is no reply and") if kept is None else Returned(kept)
+
+
+def _nothing(what: str) -> Outcome:
+    return Outcome("unknown", NO_EVIDENCE, f"it returned {what} which shows nothing: return what the other side said", None)
 
 
 def shows_nothing(value: Any) -> bool:
@@ -54,17 +61,36 @@ def _plain(detail: object) -> Any:
 
 
 def _storable(value: Any) -> Any:
-    """Nobody asks a person for the output of a compensation: where it has no stored form, its type is what is kept."""
+    """Nobody asks a person for the output of a compensation: where it has no stored form, its type is what is kept.
+
+    None: it is no reply of anybody, and what it stands for may never have run.
+    """
     from .clients import is_response
     from .outcomes import Signal
 
     if isinstance(value, BaseException | Signal) or is_response(value):
         return value  # no output: classified like any
+    if isinstance(value, type):
+        return value if issubclass(value, Signal) else None
     try:
         encode(value)
     except NotCanonical as error:
-        return {"returned": type(value).__name__, "why": error.message}
+        return None if _is_no_reply(value) else {"returned": type(value).__name__, "why": error.message}
     return value
+
+
+def _is_no_reply(value: Any) -> bool:
+    """Whether this is something that has yet to run (a generator, a future, a thread, a function), or says no by itself."""
+    if isinstance(value, Iterator) or callable(value) or any(hasattr(value, name) for name in _UNFINISHED):
+        return True
+    try:
+        return value in (NotImplemented, ...) or not value
+    except Exception:  # noqa: BLE001  whatever a foreign type makes of these questions, it has answered neither with no
+        return False
+
+
+_UNFINISHED = ("__await__", "add_done_callback", "join")
+"""What futures, threads and processes of all libraries have."""
 
 
 def undone_row(task_id: str, path: str, origin: Origin, now: Instant, epoch: int | None) -> Event:
