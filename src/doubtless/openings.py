@@ -81,6 +81,11 @@ class Opening(TaskRun):
                 visit.park(why)
                 visit.stop.set()
 
+    def stay(self) -> None:
+        """It is not left after all: calls may begin again."""
+        with self._visiting:
+            self.closing = ""
+
     def cut(self, error: BaseException) -> None:
         """Wait for no call any more: what is in flight is in doubt, and what comes of it late news."""
         with self._visiting:

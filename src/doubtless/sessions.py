@@ -164,6 +164,7 @@ class Session:
                 guests.check_stopped()
         except BaseException:
             opening.acknowledged, guests.closed = None, False
+            opening.stay()
             raise
         self._opening = None
         self._app._runs.close(opening, Ending())

@@ -17,6 +17,7 @@ from doubtless import (
     Found,
     Happened,
     NeedsHuman,
+    NotCanonical,
     NotSent,
     Pending,
     Refused,
@@ -475,6 +476,20 @@ def test_a_doubt_that_a_person_settles_between_two_openings_wakes_nobodys_code(a
     assert isinstance(raised(app.resume, "thread-42"), TaskWaiting)
     assert app.show("thread-42").status == "waiting"
     assert blind.paid == [5]
+
+
+def test_a_session_whose_finish_was_refused_goes_on(app: Doubtless) -> None:
+    blind = Blind(app)
+    with app.session("thread-42") as session:
+        assert isinstance(raised(session.call, blind.pay, amount=1, call_id="a"), NeedsHuman)
+        assert isinstance(raised(session.finish), NeedsHuman)
+        assert session.call(blind.weather) == "fine", "it is not being left"
+        settle(app, Happened(1))
+        assert isinstance(raised(session.finish, {1}), NotCanonical)
+        assert session.call(blind.pay, amount=1, call_id="a") == 1
+        assert session.call(blind.pay, amount=2, call_id="b") == 2
+        session.finish()
+    assert blind.paid == [1, 2]
 
 
 def test_a_session_is_not_finished_while_a_call_of_it_runs(app: Doubtless) -> None:
