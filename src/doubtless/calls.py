@@ -81,11 +81,13 @@ class Wait:
     """Ask the driver to wait until this time of the store's clock, or until the log moves.
 
     `beside`: for so many microseconds of real time: other branches of the pass go on, and it must not park before they wait.
+    `seen`: how far the log was read before this was asked; another branch may take in what comes after it.
     """
 
-    __slots__ = ("beside", "until", "why")
+    __slots__ = ("beside", "seen", "until", "why")
 
-    def __init__(self, until: int, why: str, *, beside: bool = False) -> None:
+    def __init__(self, until: int, why: str, *, beside: bool = False, seen: int | None = None) -> None:
+        self.seen = seen
         self.until = until
         self.why = why
         self.beside = beside

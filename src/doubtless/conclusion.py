@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from .calls import Frame, Runtime
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import Abort, DoubtlessError, Moved, NotCanonical, StepFailed
+from .errors import Abort, DoubtlessError, Moved, NotCanonical, Parking, StepFailed
 from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying
@@ -51,6 +51,10 @@ class Concluding:
     last: Pass
     trouble: DoubtlessError | None
     concluded: bool
+    interrupted: BaseException | None
+    drained: bool
+    repeats = True
+    """Whether another pass may follow at once; of a session its host decides."""
     goes_on: bool = False
     """Another pass follows: the task was cancelled, or has failed, and what it did is settled and undone."""
     zombies: set[Frame]
@@ -67,6 +71,8 @@ class Concluding:
         """Write down how the run ended: a TaskEnded or TaskParked row, and the case of what a person must see."""
         ending, this = as_undone(self.task_id, ending), self.last
         error = ending.error
+        cut = self.drained or self.interrupted is not None or not isinstance(error, Exception | Parking | None)
+        self.repeats = self.repeats and not cut
         if self.trouble is not None:
             raise self.trouble  # the store failed under this run: what it could not take now, it cannot take here
         if this.parked is not None and this.parked.broken_off and isinstance(error, StepFailed | Abort):
@@ -292,7 +298,17 @@ class Concluding:
             self.runtime.case_opened(case)
 
     def write_parked(self, park: Park, *first: Event, keep: CaseKind | None = None) -> None:
-        """Park the task; with nothing new to say, only give the claim back."""
+        """Park the task; with nothing new to say, only give the claim back.
+
+        What was answered while the pass came to its end has woken nobody: then another pass follows, or the task is ready.
+        """
+        asleep = not first and (park.human or park.until is not None or park.frozen is not None)
+        if asleep and self.log.news != self.last.news:
+            if self.repeats:
+                self.log.load()
+                self.goes_on = True
+                return
+            park, asleep = Park(park.why), False
         park = park._replace(why=self.shown({"why": park.why})["why"])
         status = TaskStatus.NEEDS_HUMAN if park.human else TaskStatus.WAITING if park.until or park.frozen else TaskStatus.READY
         if self.log.failing is not None and not park.human:
@@ -308,11 +324,17 @@ class Concluding:
             data={"wake_at": park.until, "why": park.why[:300]} | ({"awaits": park.awaits} if park.awaits else {}),
             epoch=self.log.epoch,
         )  # fmt: skip
-        self.append(*first, parked, keep=keep)
+        try:
+            self.append(*first, parked, keep=keep, unless_news=asleep)
+        except Moved:
+            self.write_parked(park, keep=keep)
 
-    def append(self, *drafts: Event, blobs: Any = (), keep: CaseKind | None = None, goes_on: bool = False) -> None:
+    def append(
+        self, *drafts: Event, blobs: Any = (), keep: CaseKind | None = None, goes_on: bool = False, unless_news: bool = False
+    ) -> None:
         """Append the run's last rows; what the machine got past closes its cases in the same transaction.
 
+        `unless_news`: raises Moved where others have added something that would have woken the task.
         `goes_on`: another pass follows, and the task keeps its owner. So it does when the task was cancelled before the row
         that says that it is done.
         """
@@ -346,7 +368,8 @@ class Concluding:
                     keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=keep_owner))  # noqa: B023
                     break
                 except Moved:
-                    continue
+                    if unless_news and self.log.news != self.last.news:
+                        raise
             self.concluded = not goes_on
         if goes_on:
             self.log.load()

@@ -117,10 +117,10 @@ def wait(run: Run, request: Wait) -> None:
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
-    begun = store.now()
+    begun, seen = store.now(), run.log.seq if request.seen is None else request.seen
     while not run.stop.is_set():
         left = request.until - begun.wall - elapsed_most(begun, store.now())
-        if left <= 0 or run.log.refresh():
+        if left <= 0 or run.log.refresh() or run.log.seq != seen:
             return
         run.runtime.pause(left / 1e6, run.stop)
     run.check()
@@ -161,10 +161,10 @@ async def await_time(run: Run, request: Wait) -> None:
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
-    begun = store.now()
+    begun, seen = store.now(), run.log.seq if request.seen is None else request.seen
     while True:
         left = request.until - begun.wall - elapsed_most(begun, store.now())
-        if left <= 0 or run.log.refresh():
+        if left <= 0 or run.log.refresh() or run.log.seq != seen:
             return
         await run.runtime.apause(left / 1e6)
         run.check()  # another branch may have parked the run

@@ -38,6 +38,7 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
     polls = 0
     while True:
         run.check()
+        seen = log.seq
         record = log.record(path)
         if record is None and path in log.settled:
             return None if given is None else replayed(run, definition, path, log.settled_at(path))
@@ -87,7 +88,7 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                 assert definition is not None and record is not None
                 yield from look_back(run, definition, policy, record)
             case WaitUntil():
-                yield Wait(action.at, f"{step} at {path}: {action.why}")
+                yield Wait(action.at, f"{step} at {path}: {action.why}", seen=seen)
             case AskHuman() if record is None:
                 assert definition is not None
                 ask_unsent(run, definition, path, given, action.why)

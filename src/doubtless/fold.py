@@ -90,6 +90,11 @@ _ASLEEP = (TaskStatus.WAITING, TaskStatus.NEEDS_HUMAN)
 _WAKE = HeadChange(TaskStatus.READY, None, None, False, _ASLEEP)
 
 
+def wakes(event: Event) -> bool:
+    """Whether this row gives a task that sleeps something to do: an answer, an event, a wish to cancel."""
+    return _WAKE in project(event)
+
+
 def case_id(task_id: str, event_seq: int) -> str:
     """A case's id: its task and the place of the row that opened it."""
     return f"{task_id}:{event_seq}"

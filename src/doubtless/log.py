@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .effects import Deadline
 from .errors import Moved
 from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
-from .fold import StepRecord, fold_step
+from .fold import StepRecord, fold_step, wakes
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
@@ -45,6 +45,7 @@ class TaskLog(TaskFold):
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
+        self.news = 0  # how often others have added something that wakes a sleeping task
         self.remember = False  # an agent's loop looks at each of its steps once more: keep what is settled until it has
         self.origins: dict[str, Origin] = {}  # of compensations that this owner has begun with
         self.undo_by: Deadline | None = None  # of a task that is a compensation: until when its writes may be sent
@@ -236,6 +237,7 @@ class TaskLog(TaskFold):
             rows = self.store.rows(self.task_id, after=self.seq)
             if rows:
                 self._advance(rows, row_hash(rows[-1]))
+                self.news += any(map(wakes, rows))
             return bool(rows)
 
     def first_event(self, name: str) -> Event | None:

@@ -38,6 +38,8 @@ def session_code() -> TaskCode:
 class Opening(TaskRun):
     """A claim of a session, by its host or by whoever resumes it."""
 
+    repeats = False
+
     def __init__(
         self, runtime: Runtime, log: TaskLog, code: TaskCode, params: Mapping[str, Any], *, wait_limit: int | None
     ) -> None:

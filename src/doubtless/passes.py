@@ -147,6 +147,7 @@ class Pass:
         self.groups: dict[str, list[int]] = {}  # parallel groups under way: how many at once, how many are left
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
+        self.news = run.log.news  # what others had added when it began
         self.done = threading.Event()
         self.ending: Ending | None = None
 

@@ -167,6 +167,7 @@ class Standing:
         while True:
             if run.abandoned or run.over:
                 run.check()
+            seen = run.log.seq
             self.ahead = self.glance()
             if run.log.cancel is not None:
                 raise run.park_cancelled()
@@ -178,7 +179,7 @@ class Standing:
                 with run.lock:
                     run.waits.pop(self.path, None)
                     run.driving.add(self.path)
-                yield Wait(until, why)
+                yield Wait(until, why, seen=seen)
                 continue
             park = run.all_wait(self.path, Park(why, until, human=until is None))
             if park is not None and pause:

@@ -44,8 +44,6 @@ def test_a_hook_may_answer_the_case_itself(make_desk: MakeDesk) -> None:
         )
     )
     desk.goes = [vanish]
-    with pytest.raises(NeedsHuman):
-        desk.run()
     assert desk.run() == "payment-1"
     assert desk.payments == 1
 
