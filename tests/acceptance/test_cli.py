@@ -700,13 +700,22 @@ def test_compensate_undoes_a_done_task_and_show_says_what_undid_what(shop: Shop)
 
 def test_cancel_ends_a_task_that_nobody_runs_and_the_first_end_wins(shop: Shop) -> None:
     said = ("--by", "ana", "--why", "stop")
-    shop.cli("run", "shop:app", "late", "l1", "-p", "text=x", "--no-wait", code=4)
+    shop.cli("run", "shop:app", "shop", "first", "-p", "count=1")
+    shop.cli("freeze", "order", "--why", "the shop is shut")
+    shop.cli("run", "shop:app", "shop", "l1", "-p", "count=1", code=7)
     told = shop.cli("cancel", "shop:app", "l1", *said, "--json").json
     assert told["status"] == "cancelled"
     assert "cancelled" in shop.cli("show", "l1").out
+    shop.cli("thaw", "order")
     shop.cli("run", "shop:app", "shop", "s1", "-p", "count=1")
     late = shop.cli("cancel", "shop:app", "s1", *said, code=1)
     assert "had ended done already" in late.err
+
+
+def test_cancel_waits_for_a_doubt_that_is_being_settled_or_says_what_it_stands_before(shop: Shop) -> None:
+    shop.cli("run", "shop:app", "late", "l1", "-p", "text=x", "--no-wait", code=4)
+    told = shop.cli("cancel", "shop:app", "l1", "--by", "ana", "--why", "stop", "--no-wait", code=4)
+    assert "an absence is no proof yet" in told.err
 
 
 def test_settle_with_resume_tells_both_the_answer_and_how_the_task_stands(shop: Shop) -> None:
