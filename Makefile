@@ -8,10 +8,10 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench prove docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove docs golden clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## make .venv with the package and the tools for its tests
 
@@ -36,6 +36,9 @@ types: setup ## mypy --strict over the package and over user code as the docs sh
 
 bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/bench.py
+
+crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv of its own; writes docs/crash-bench.md
+	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) --out docs/crash-bench.md
 
 prove: setup ## the whole matrix and the whole kill sweep
 	$(PYTEST) -m "prove or not prove"

@@ -1,0 +1,140 @@
+"""The page of the crash bench, from what was noted."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, NamedTuple
+
+from peers import DOUBTLESS, Entry
+from situations import HERE, LAG, LEASE, RUNS, WINDOW, Result, Situation
+
+PERSON = ("asks", "refuses")
+
+
+class Row(NamedTuple):
+    """A peer's row: its cells, or why there are none. A cell that is text says why it has no result."""
+
+    entry: Entry
+    version: str
+    unavailable: str
+    cells: dict[str, Result | str]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        cells = {
+            letter: cell if isinstance(cell, str) else cell._asdict() | {"said": [said._asdict() for said in cell.said]}
+            for letter, cell in self.cells.items()
+        }
+        return {"name": self.entry.name, "version": self.version, "unavailable": self.unavailable, "cells": cells}
+
+
+def verdict(result: Result) -> str:
+    """One word for a cell: what it means for whoever owns the money."""
+    if result.effects > 1:
+        return "twice"
+    if result.word in PERSON:
+        return "asks"
+    if result.stuck:
+        return "stuck"
+    if result.word == "done":
+        return "right" if result.effects == 1 else "lost"
+    return "false word" if result.effects else "gave up"
+
+
+def cell_text(cell: Result | str | None) -> str:
+    """What stands in the table."""
+    if cell is None or isinstance(cell, str):
+        return "–" if cell in (None, "none") else "?"
+    found = verdict(cell)
+    word = "stuck" if found == "stuck" else cell.word
+    if found in ("twice", "lost", "false word"):
+        return f"**{cell.effects} {word}**"
+    return f"{cell.effects} {word}"
+
+
+def table(rows: list[Row], situations: list[Situation]) -> list[str]:
+    head = ["| | " + " | ".join(s.letter for s in situations) + " |", "|---|" + "---|" * len(situations)]
+    return head + [
+        f"| [{row.entry.name}](../benchmarks/crash/adapters/{row.entry.adapter}) {row.version} | "
+        + " | ".join(cell_text(row.cells.get(s.letter)) for s in situations)
+        + " |"
+        for row in rows
+        if not row.unavailable
+    ]
+
+
+def not_best(rows: list[Row], situations: list[Situation]) -> list[str]:
+    """The cells in which somebody came further than Doubtless did, and what that rested on."""
+    ours = next((row for row in rows if row.entry is DOUBTLESS), None)
+    lines = []
+    for situation in situations:
+        mine = ours.cells.get(situation.letter) if ours else None
+        if not isinstance(mine, Result) or verdict(mine) == "right":
+            continue
+        better = [r.entry.name for r in rows if isinstance(c := r.cells.get(situation.letter), Result) and verdict(c) == "right"]
+        same = [s for s in situations if s.play is situation.play or s.title.startswith("killed")]
+        unlucky = {
+            s.letter for s in same for r in rows
+            if r.entry.name in better and isinstance(c := r.cells.get(s.letter), Result) and verdict(c) == "twice"
+        }  # fmt: skip
+        mine_is = f"{mine.effects} effect(s), and says `{mine.word}`" + (": a person has to look" if mine.word in PERSON else "")
+        if better:
+            lucky = f" (the same program paid twice in {', '.join(sorted(unlucky))})" if unlucky else ""
+            lines.append(f"- **{situation.letter}** ({situation.title}): Doubtless has {mine_is}; one effect and `done`, without "
+                         f"anybody: {', '.join(better)}{lucky}.")  # fmt: skip
+        else:
+            nobody = "nobody ended with one effect and `done`"
+            lines.append(f"- **{situation.letter}** ({situation.title}): Doubtless has {mine_is}; {nobody}.")
+    return lines or ["- In none of the cells that were played."]
+
+
+def quotes(rows: list[Row], situations: list[Situation]) -> list[str]:
+    """What each peer said, cell by cell."""
+    lines: list[str] = []
+    for row in rows:
+        if row.unavailable:
+            continue
+        lines += ["", f"### {row.entry.name} {row.version}", "", row.entry.note, ""]
+        lines += ["| | effects | requests | what its processes said |", "|---|---:|---:|---|"]
+        for situation in situations:
+            cell = row.cells.get(situation.letter)
+            if isinstance(cell, Result):
+                said = "; ".join(f"{s.owner}: {s.word}" + (f" ({quoted(s.text)})" if s.text else "") for s in shortened(cell))
+                lines.append(f"| {situation.letter} | {cell.effects} | {cell.requests} | {said} |")
+            elif cell and cell != "none":
+                lines.append(f"| {situation.letter} | | | {quoted(cell)} |")
+    return lines
+
+
+def shortened(cell: Result) -> list[Any]:
+    """What was said, without saying it twice."""
+    return [said for i, said in enumerate(cell.said) if i == 0 or said != cell.said[i - 1]]
+
+
+def quoted(text: str) -> str:
+    """A message, short enough for a table; folders and ids of this run say nothing to a reader."""
+    short = text if len(text) <= 150 else text[:149] + "…"
+    return "`" + short.replace("`", "'").replace("|", "/").replace("exactly-once", "exactly_once") + "`"
+
+
+def page(rows: list[Row], situations: list[Situation], seconds: float) -> str:
+    """docs/crash-bench.md."""
+    missing = [f"- {row.entry.name} (`{row.entry.package}`): {row.unavailable}." for row in rows if row.unavailable]
+    pins = [
+        f"- {row.entry.name} {row.version}: `pip install -r benchmarks/crash/requirements/{row.entry.requirements}`"
+        for row in rows if not row.unavailable and row.entry.requirements
+    ]  # fmt: skip
+    text = (HERE / "page.md").read_text(encoding="utf-8")
+    filled = {
+        "TABLE": "\n".join(table(rows, situations)),
+        "SITUATIONS": "\n".join(f"- **{s.letter}** {s.title}." for s in situations),
+        "NOT_BEST": "\n".join(not_best(rows, situations)),
+        "MISSING": "\n".join(missing) or "- Everybody was run.",
+        "PINS": "\n".join(pins),
+        "QUOTES": "\n".join(quotes(rows, situations)),
+        "MACHINE": f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; {seconds / 60:.0f} minutes",
+        "LEASE": f"{LEASE:.0f}", "LAG": f"{LAG:.0f}", "WINDOW": f"{WINDOW:.0f}", "RUNS": str(RUNS),
+    }  # fmt: skip
+    for name, value in filled.items():
+        text = text.replace("{" + name + "}", value)
+    return text

@@ -1,0 +1,42 @@
+"""The crash bench: Doubtless's own row of it, in three of its cells, played as `make crash-bench` plays them all."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "benchmarks" / "crash"
+
+
+def test_no_payment_is_made_twice_whether_the_owner_died_after_it_or_two_came_at_once(tmp_path: Path) -> None:
+    out, noted = tmp_path / "page.md", tmp_path / "noted.json"
+    command = [sys.executable, "crash_bench.py", "--peers", "Doubtless", "--cells", "B,E,GB", "--out", out, "--json", noted]
+    done = subprocess.run(command, cwd=BENCH, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(noted.read_text())
+    seen = {letter: (cell["effects"], cell["requests"], cell["word"]) for letter, cell in row["cells"].items()}
+    assert seen == {"B": (1, 1, "asks"), "E": (1, 1, "done"), "GB": (1, 1, "done")}
+    assert [said["word"] for said in row["cells"]["E"]["said"]] == ["busy", "done"], "the second process is told who has it"
+    page = out.read_text(encoding="utf-8")
+    assert "| 1 asks | 1 done | 1 done |" in page
+    assert "**B** (killed right after the effect" in page, "the page says where Doubtless is not the best"
+
+
+def test_an_adapter_is_at_most_forty_lines() -> None:
+    adapters = sorted((BENCH / "adapters").glob("*.py"))
+    assert len(adapters) > 8
+    for adapter in adapters:
+        assert len(adapter.read_text(encoding="utf-8").splitlines()) <= 40, adapter.name
+
+
+def test_everybody_in_the_matrix_has_pins_and_an_adapter_or_a_reason() -> None:
+    """By hand: it fails for an entry with a file that is not there."""
+    asked = "import json, peers; print(json.dumps([entry._asdict() for entry in peers.ENTRIES]))"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=BENCH, capture_output=True, text=True, check=True)
+    for entry in json.loads(done.stdout):
+        assert entry["reason"] or (BENCH / "adapters" / entry["adapter"]).is_file(), entry["name"]
+        if entry["requirements"]:
+            pins = (BENCH / "requirements" / entry["requirements"]).read_text(encoding="utf-8").splitlines()
+            assert any(pin.startswith(entry["package"] + "==") for pin in pins), entry["name"]
+            assert all("==" in pin for pin in pins), entry["name"]
