@@ -1,6 +1,7 @@
 """The crash bench: Doubtless and what people use today, in the same situations, against a gateway that counts.
 
     python benchmarks/crash/crash_bench.py [--venvs FOLDER] [--peers NAMES] [--cells LETTERS] [--jobs N] [--out FILE]
+                                           [--postgres DSN [--absurd]]
 
 Each peer gets a virtual environment of its own with pinned versions; one that cannot be installed or run is named in the
 page with the reason, and the others go on.
@@ -17,12 +18,23 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from peers import DOUBTLESS, ENTRIES, Entry
 from report import Row, page
 from situations import HERE, SITUATIONS, Gateway, Peer, Result, Situation, play
 
 ROOT = HERE.parents[1]
+
+
+class Here(NamedTuple):
+    """What this run has: folders, and a PostgreSQL database or none."""
+
+    venvs: Path
+    folder: Path
+    jobs: int
+    postgres: str | None
+    schema: bool
 
 
 class Unavailable(Exception):
@@ -67,26 +79,29 @@ def version(entry: Entry, python: str) -> str:
     return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure(entry: Entry, situations: list[Situation], venvs: Path, folder: Path, jobs: int, postgres: str | None) -> Row:
+def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
     """A peer's row of the matrix."""
     try:
         if entry.reason:
             raise Unavailable(entry.reason)
-        if entry.postgres and postgres is None:
+        if entry.postgres and here.postgres is None:
             raise Unavailable("needs PostgreSQL: run the bench with `--postgres DSN`")
-        python = install(entry, venvs)
+        if entry.schema and not here.schema:
+            raise Unavailable("needs its schema in that database, which its own `absurdctl init` puts there from the network: do "
+                              "that, then run the bench with `--postgres DSN --absurd`. Its adapter has not been run by us")
+        python = install(entry, here.venvs)
         installed = version(entry, python)
     except Unavailable as problem:
         print(f"{entry.name}: cannot be run: {problem}", flush=True)
         return Row(entry, "", str(problem), {})
     print(f"{entry.name} {installed}", flush=True)
-    peer = Peer(entry.name, HERE / "adapters" / entry.adapter, python, entry.look_back, postgres)
+    peer = Peer(entry.name, HERE / "adapters" / entry.adapter, python, entry.look_back, here.postgres)
 
     def one(situation: Situation) -> Result | str:
         if situation.only and not entry.look_back:
             return "none"
         try:
-            result = play(peer, situation, gateway, folder)
+            result = play(peer, situation, gateway, here.folder)
         except Exception as problem:
             print(f"  {situation.letter:2}  could not be played: {problem}", flush=True)
             return f"could not be played: {problem}"
@@ -94,7 +109,7 @@ def measure(entry: Entry, situations: list[Situation], venvs: Path, folder: Path
         print(f"  {situation.letter:2}  {result.effects} effect(s)  {said}  ({result.seconds:.1f} s)", flush=True)
         return result
 
-    with Gateway(Path(tempfile.mkdtemp(prefix="gateway-", dir=folder))) as gateway, ThreadPoolExecutor(jobs) as pool:
+    with Gateway(Path(tempfile.mkdtemp(prefix="gateway-", dir=here.folder))) as gateway, ThreadPoolExecutor(here.jobs) as pool:
         cells = dict(zip([s.letter for s in situations], pool.map(one, situations), strict=True))
     return Row(entry, installed, "", cells)
 
@@ -106,6 +121,7 @@ def main() -> int:
     parser.add_argument("--cells", help="letters, separated by commas; default: all")
     parser.add_argument("--jobs", type=int, default=3, help="cells that are played at the same time (they mostly wait)")
     parser.add_argument("--postgres", metavar="DSN", help="an empty database, for those who need PostgreSQL")
+    parser.add_argument("--absurd", action="store_true", help="that database has absurd's schema: `absurdctl init` was run")
     parser.add_argument("--out", type=Path, help="the page to write; default: print it")
     parser.add_argument("--json", type=Path, help="everything that was noted, as JSON")
     told = parser.parse_args()
@@ -115,7 +131,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="crash-bench-") as name:
         venvs = (told.venvs or Path(name) / "venvs").resolve()
         venvs.mkdir(parents=True, exist_ok=True)
-        rows = [measure(entry, situations, venvs, Path(name), told.jobs, told.postgres) for entry in entries]
+        here = Here(venvs, Path(name), told.jobs, told.postgres, told.absurd)
+        rows = [measure(entry, situations, here) for entry in entries]
     if told.json:
         told.json.write_text(json.dumps([row.plain() for row in rows], indent=1) + "\n")
     text = page(rows, situations, time.monotonic() - begun)

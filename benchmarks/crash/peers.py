@@ -15,6 +15,8 @@ class Entry(NamedTuple):
     look_back: bool = False
     python: tuple[int, int] = (3, 11)
     postgres: bool = False
+    schema: bool = False
+    """Its schema is not in the package: whoever runs the bench has put it into that database."""
     note: str = ""
     reason: str = ""
 
@@ -48,10 +50,10 @@ ENTRIES = [
     Entry("durastep", "durastep", "durastep_run.py", "durastep.txt",
           note="No look-back. Its README says that two workers must not share a run id (E, I, J)."),
     Entry("replyonce", "replyonce", "replyonce_once.py", "replyonce.txt", look_back=True, postgres=True,
-          note="On PostgreSQL (its durable stores are PostgreSQL and Redis). `pending_ttl_ms` is the bench's lease; the look-back is "
-               "its `reconcile`."),
+          note="On PostgreSQL (its durable stores are PostgreSQL and Redis). `pending_ttl_ms` is the bench's lease; the "
+               "look-back is its `reconcile`."),
     Entry("irrevon", "irrevon", "", "irrevon.txt", python=(3, 13), postgres=True,
-          reason="needs Python 3.13 and PostgreSQL with its own roles, migrations and worker; nobody has written an adapter yet"),
-    Entry("absurd", "absurd-sdk", "absurd_task.py", "absurd.txt", postgres=True,
-          reason="needs PostgreSQL and its schema file, which is not in the package; benchmarks/crash/README.md says how to run it"),
+          reason="needs Python 3.13 and PostgreSQL with its own roles, migrations and workers; there is no adapter yet"),
+    Entry("absurd", "absurd-sdk", "absurd_task.py", "absurd.txt", postgres=True, schema=True,
+          note="On PostgreSQL. `claim_timeout` is the bench's lease. No look-back."),
 ]  # fmt: skip

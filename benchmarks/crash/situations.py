@@ -275,7 +275,7 @@ SITUATIONS = [
     Situation("GD", "as D, with a look-back registered", timed_out, look=True, only=True),
     Situation("H", "as GD, and the gateway's search lags", timed_out, look=True, only=True, lag=LAG),
     Situation("I", "a slow live owner, slower than the lease; a second process comes", slow_owner, look=True),
-    Situation("J", "the owner is stopped (SIGSTOP), a second one comes, the first is woken", stopped_owner, look=True),
+    Situation("J", "the owner is stopped (SIGSTOP), another comes, the first is woken", stopped_owner, look=True),
     Situation("K", "as B; the gateway honours keys, window over", killed_after_the_effect, keys=True, window=WINDOW),
 ]  # fmt: skip
 
@@ -285,7 +285,8 @@ def play(peer: Peer, situation: Situation, gateway: Gateway, folder: Path, *, ve
     cell = f"{peer.name}-{situation.letter}".replace(" ", "-").replace("/", "-")
     begun = time.monotonic()
     stage = Stage(peer, gateway, cell, Path(tempfile.mkdtemp(prefix=f"{cell}-", dir=folder)), verbose)
-    stage.spec |= {"look": situation.look and peer.look_back, "keys": situation.keys, "window": situation.window, "lag": situation.lag}
+    stage.spec |= {"look": situation.look and peer.look_back, "lag": situation.lag}
+    stage.spec |= {"keys": situation.keys, "window": situation.window}
     stage.set(lag=situation.lag, key_window=situation.window)
     try:
         situation.play(stage)
