@@ -115,7 +115,8 @@ def _branch(run: Pass, scope: Scope, branch: Branch) -> Ending:
 async def _together(run: Pass, place: str, scopes: Sequence[Scope], branches: Sequence[Branch], limit: int) -> list[Any]:
     import asyncio
 
-    run.undriven.pop(place, None)
+    run.check()
+    run.undriven.pop(place, None)  # not before: what begins only after the task's code has ended is never driven
     slots = asyncio.Semaphore(limit)
     loop = asyncio.get_running_loop()
     tasks = [

@@ -18,7 +18,7 @@ from .events import TERMINAL, Effect, Kind, StepStatus, TaskStatus, draft, dump
 from .inputs import prepare
 from .keeping import keep_trying
 from .outputs import replayed
-from .passes import Pass, Scope
+from .passes import Pass, Scope, current_aio_task
 from .runs import Runs, ended_row, raised_on
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class Children:
             return replayed(this, code.definition, path, settled)
         from asyncio import CancelledError
 
+        here = current_aio_task()
+        branch = here if here is not this.root.aio_task else None
+        if branch is not None:
+            this.branches.add(branch)  # the task's code may end before it: it is brought to its end first
         this.driving.add(path)
         try:
             return self.settle(this, code, path, given, await self.arun(this, code, path, given))
@@ -93,6 +97,8 @@ class Children:
             raise
         finally:
             this.driving.discard(path)
+            if branch is not None:
+                this.branches.discard(branch)
 
     # ------------------------------------------------------------ running
 

@@ -302,9 +302,10 @@ class Concluding:
 
         What was answered while the pass came to its end has woken nobody: then another pass follows, or the task is ready.
         """
-        asleep = not first and (park.human or park.until is not None or park.frozen is not None)
+        asked = any(row.kind == Kind.CASE_OPENED for row in first)
+        asleep = not asked and (park.human or park.until is not None or park.frozen is not None)
         if asleep and self.log.news != self.last.news:
-            if self.repeats:
+            if self.repeats and not first:
                 self.log.load()
                 self.goes_on = True
                 return
@@ -327,7 +328,7 @@ class Concluding:
         try:
             self.append(*first, parked, keep=keep, unless_news=asleep)
         except Moved:
-            self.write_parked(park, keep=keep)
+            self.write_parked(park, *first, keep=keep)
 
     def append(
         self, *drafts: Event, blobs: Any = (), keep: CaseKind | None = None, goes_on: bool = False, unless_news: bool = False

@@ -33,6 +33,70 @@ def test_a_group_that_is_called_and_never_awaited_is_not_lost_without_a_word(dep
     assert world.n() == 0
 
 
+@pytest.mark.parametrize("how", ["run", "arun"])
+def test_a_group_whose_asyncio_task_has_not_begun_when_the_code_ends_is_not_lost_either(
+    deploy: Deploys, world: World, how: str
+) -> None:
+    app = deploy()
+
+    @app.step(effect="non_idem_write")
+    async def send(n: int) -> dict[str, Any]:
+        return world.do("send", n)
+
+    @app.task
+    async def hasty() -> int:
+        asyncio.create_task(app.map(send, [1, 2]))  # noqa: RUF006
+        return 1
+
+    error = raised(app.run, hasty, "t") if how == "run" else raised(asyncio.run, app.arun(hasty, "t"))
+    assert isinstance(error, NeedsHuman) and "was called but not awaited" in only_case(app).why
+    assert world.n() == 0
+
+
+@pytest.mark.parametrize("how", ["run", "arun"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_child_that_is_under_way_when_the_code_ends_is_brought_to_its_end_first(
+    deploy: Deploys, world: World, how: str, fails: bool
+) -> None:
+    app = deploy()
+    begun: list[asyncio.Event] = []
+
+    @app.step(effect="non_idem_write")
+    async def send(n: int) -> dict[str, Any]:
+        begun[0].set()
+        await asyncio.sleep(0.02)
+        return world.do("send", n)
+
+    @app.task
+    async def child() -> Any:
+        return [await send(n=1), await send(n=2)]
+
+    @app.task
+    async def parent() -> int:
+        begun[:] = [asyncio.Event()]
+        asyncio.create_task(child())  # noqa: RUF006
+        await begun[0].wait()
+        if fails:
+            raise ValueError("a bug")
+        return 1
+
+    async def run() -> Any:
+        return await app.arun(parent, "t")
+
+    ended = raised_or(lambda: app.run(parent, "t") if how == "run" else asyncio.run(run()))
+    assert ended == 1 if not fails else isinstance(ended, NeedsHuman)
+    assert (app.show("t/1").status, world.n()) == ("done", 2)
+    assert statuses(app, "t") == {"1": "done"}
+
+
+def raised_or(work: Any) -> Any:
+    """What it returns, or raises."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
 # ---------------------------------------------------------------- whose waiter was cancelled
 
 
