@@ -162,6 +162,8 @@ def offered(runtime: Runtime, definition: StepDefinition, one: Obligation) -> di
     for name in one.secret & params.keys():
         if isinstance(params[name], dict):
             params[name] = Secret(params[name]["$secret"])
+    if record.output_ref is None and record.error is not None and "result" in definition.binder.names and "result" not in params:
+        raise UsageError(f"it asks for result, and the output of {record.name} at {record.path} is not known")
     keys = [key.hex() for key in record.keys]
     values: dict[str, Any] = {
         "result": None if record.output_ref is None else canonical.decode(runtime.content.get(record.output_ref)),

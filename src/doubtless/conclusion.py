@@ -12,7 +12,7 @@ from .calls import Frame, Runtime
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, NotCanonical, Parking, StepFailed
-from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying
 from .log import TaskLog
@@ -168,7 +168,7 @@ class Concluding:
         owed = obligations(self.runtime, rows)
         undone = [one for one in owed if one.record.status == StepStatus.COMPENSATED]
         status, why = ended_as(failure), in_short(failure)
-        if owed and len(undone) == len(owed):
+        if owed and len(undone) == len(owed) and not any(one.get("may") for one in stands):  # what was abandoned may stand
             status, why = TaskStatus.COMPENSATED, f"{why}; {len(undone)} of its effects were undone"
         now = self.runtime.store.now()
         data: dict[str, Any] = {"why": why[:300]}
@@ -360,10 +360,12 @@ class Concluding:
                 if drafts[-1].status == TaskStatus.DONE and self.log.cancel is not None:
                     goes_on = True
                     break
-                if ended:  # what has ended takes no answer any more
-                    for opened in self.log.cases.values():
+                if ended or self.log.failing is not None or drafts[-1].status == TaskStatus.COMPENSATING:
+                    for opened in self.log.cases.values():  # nobody waits for these any more
                         if is_question(opened.row):
                             closing += dropped_rows(question_of(opened.row), now, self.log.epoch)
+                if ended:
+                    closing += self.unasked(now)
                 keep_owner = goes_on or bool(self.zombies)
                 try:
                     keep_trying(self.last, lambda: self.log.append(*closing, *drafts, blobs=blobs, keep_owner=keep_owner))  # noqa: B023
@@ -375,6 +377,19 @@ class Concluding:
         if goes_on:
             self.log.load()
             self.goes_on = True
+
+
+    def unasked(self, now: Instant) -> list[Event]:
+        """Close the questions for an output that no code is there to take any more."""
+        data = {"answer": "settled", "by": "doubtless", "why": "the task has ended; nobody asks for this output any more"}
+        return [
+            draft(
+                self.task_id, Kind.CASE_SETTLED, now, step_seq=opened.row.step_seq, path=opened.path,
+                step_name=opened.row.step_name, epoch=self.log.epoch, data={"case_id": case, **data},
+            )
+            for case, opened in self.log.cases.items()
+            if opened.kind == CaseKind.OUTPUT
+        ]  # fmt: skip
 
 
 def _same(logged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -11,7 +11,9 @@ import pytest
 from undo_ground import Deploys, Office, World, only_case, settle, statuses
 
 from doubtless import (
+    Abandon,
     Abort,
+    Answer,
     Doubtless,
     Happened,
     NeedsHuman,
@@ -282,3 +284,101 @@ def test_a_compensating_task_gets_the_secrets_of_the_original_and_hands_them_to_
     assert (world.undone, seen) == (["o1"], [Secret("env:PAY_KEY"), "sk-of-this-test-only"])
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or b"sk-of-this-test-only" not in file.read_bytes()
+
+
+# ---------------------------------------------------------------- questions that are over, outputs that nobody knows
+
+
+def opaque(app: Doubtless, world: World) -> Any:
+    """A step whose output has no stored form, and a compensation that asks for it."""
+
+    @app.step(effect="non_idem_write")
+    def withdraw(result: Any) -> Any:
+        return world.withdraw(result["sheet"])
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> Any:
+        world.make(name)
+        return Receipt()
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    return task
+
+
+def test_a_compensation_that_asks_for_an_output_that_nobody_knows_is_not_called_without_it(app: Doubtless, world: World) -> None:
+    task = opaque(app, world)
+    with pytest.raises(NeedsHuman, match="the output of make at 1 is not known"):
+        app.cancel("t", by="anna", why="wrong month")
+    assert world.calls == []
+    (output,) = (case for case in app.inbox().cases if case.kind == "output")
+    app.settle(output.id, Answer({"sheet": "s1"}), by="anna", why="looked", shown=output.hash)
+    with pytest.raises(TaskFailed) as caught:
+        app.run(task, "t")
+    assert (caught.value.status, world.undone) == ("compensated", ["s1"])
+    assert app.inbox().cases == []
+
+
+def test_a_task_that_has_ended_asks_for_no_output_any_more(app: Doubtless, world: World) -> None:
+    task = opaque(app, world)
+    with pytest.raises(NeedsHuman):
+        app.cancel("t", by="anna", why="wrong month")
+    (case,) = (case for case in app.inbox().cases if case.kind == "compensation")
+    app.settle(case.id, Happened({"by": "hand"}), by="anna", why="looked", shown=case.hash)
+    with pytest.raises(TaskFailed):
+        app.run(task, "t")
+    assert app.inbox().cases == []
+
+
+def test_a_question_is_over_when_its_task_is_undone_and_the_error_names_the_case_that_is_left(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    def withdraw(result: Any) -> Any:
+        return world.withdraw(result["sheet"])
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> Any:
+        return world.make(name)
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+        app.wait_for("approval")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    world.goes = [lambda do: None]
+    with pytest.raises(NeedsHuman) as caught:
+        app.cancel("t", by="anna", why="wrong month")
+    case = only_case(app)
+    assert case.kind == "compensation"
+    assert caught.value.hint == f"doubtless inbox {case.id}"
+
+
+def test_a_task_with_a_write_that_was_abandoned_is_not_called_compensated(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    def withdraw(result: Any) -> Any:
+        return world.withdraw(result["sheet"])
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def make(name: str) -> Any:
+        if name == "s2":
+            raise ConnectionResetError("the reply was lost")
+        return world.make(name)
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+        make(name="s2")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    settle(app, Abandon())
+    with pytest.raises(TaskFailed) as caught:
+        app.run(task, "t")
+    assert world.undone == ["s1"]
+    assert caught.value.status == "failed"
+    assert caught.value.context["stands"] == [{"path": "2", "step": "make", "compensate": None, "may": True}]
