@@ -38,7 +38,7 @@ bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs
 	$(BIN)/python benchmarks/bench.py
 
 crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv of its own; writes docs/crash-bench.md
-	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) --out docs/crash-bench.md
+	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(ABSURD),--absurd) --out docs/crash-bench.md
 
 prove: setup ## the whole matrix and the whole kill sweep
 	$(PYTEST) -m "prove or not prove"

@@ -53,6 +53,20 @@ class World:
         """A read, when the payment is made."""
         return self._call("after")
 
+    def ready(self) -> None:
+        """Everything is imported; the task begins."""
+        self._call("ready")
+
+    def own_database(self) -> str:
+        """A database of this cell's own, for a peer that takes a whole one; it is there from the cell's first process on."""
+        import psycopg  # only where PostgreSQL is used
+
+        assert self.postgres is not None
+        with psycopg.connect(self.postgres, autocommit=True) as server:
+            if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", (self.table,)).fetchone():
+                server.execute(f'CREATE DATABASE "{self.table}"')
+        return self.postgres.rpartition("/")[0] + "/" + self.table
+
     def _call(self, path: str, request: urllib.request.Request | None = None) -> dict[str, Any]:
         timeout = self._timeout if request is not None else 60.0
         with urllib.request.urlopen(request or f"{self._url}/{path}", timeout=timeout) as reply:
@@ -69,7 +83,9 @@ def main() -> None:
     try:
         adapter = load(sys.argv[1])
         says = getattr(adapter, "SAYS", {})
-        word = adapter.run(World(told))
+        world = World(told)
+        world.ready()
+        word = adapter.run(world)
         tell(word if isinstance(word, str) else "done", "")
     except BaseException as error:
         traceback.print_exc()

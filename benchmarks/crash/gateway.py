@@ -7,7 +7,8 @@ reply. What goes wrong is told on its control plane; a request that is to be hel
 
     POST /<cell>/payments      makes a payment; where keys are honoured, one for each Idempotency-Key inside the window
     GET  /<cell>/payments      the look-back: payments of a reference, as old as the search index's lag or older
-    GET  /<cell>/before        the call right before a payment, and GET /<cell>/after the one after it: reads, to be held at
+    GET  /<cell>/ready         a process begins its task; GET /<cell>/before: the call right before a payment; /<cell>/after: the
+                               one after it. All are reads, to be held at
     POST /control/<cell>/...   set, wait, release;  GET /control/<cell>: what was counted
 """
 

@@ -64,28 +64,31 @@ def table(rows: list[Row], situations: list[Situation]) -> list[str]:
 
 
 def not_best(rows: list[Row], situations: list[Situation]) -> list[str]:
-    """The cells in which somebody came further than Doubtless did, and what that rested on."""
+    """The cells in which somebody came further than Doubtless did, and where the same program paid twice."""
     ours = next((row for row in rows if row.entry is DOUBTLESS), None)
     lines = []
     for situation in situations:
         mine = ours.cells.get(situation.letter) if ours else None
         if not isinstance(mine, Result) or verdict(mine) == "right":
             continue
-        better = [r.entry.name for r in rows if isinstance(c := r.cells.get(situation.letter), Result) and verdict(c) == "right"]
-        same = [s for s in situations if s.play is situation.play or s.title.startswith("killed")]
-        unlucky = {
-            s.letter for s in same for r in rows
-            if r.entry.name in better and isinstance(c := r.cells.get(s.letter), Result) and verdict(c) == "twice"
-        }  # fmt: skip
-        mine_is = f"{mine.effects} effect(s), and says `{mine.word}`" + (": a person has to look" if mine.word in PERSON else "")
-        if better:
-            lucky = f" (the same program paid twice in {', '.join(sorted(unlucky))})" if unlucky else ""
-            lines.append(f"- **{situation.letter}** ({situation.title}): Doubtless has {mine_is}; one effect and `done`, without "
-                         f"anybody: {', '.join(better)}{lucky}.")  # fmt: skip
-        else:
-            nobody = "nobody ended with one effect and `done`"
-            lines.append(f"- **{situation.letter}** ({situation.title}): Doubtless has {mine_is}; {nobody}.")
+        text = f"- **{situation.letter}** ({situation.title}): Doubtless has {mine.effects} effect(s) and says `{mine.word}`"
+        text += ": a person has to look. " if mine.word in PERSON else ". "
+        better = [row for row in rows if verdict_in(row, situation.letter) == "right"]
+        named = [row.entry.name + twice_in(row, situations) for row in better]
+        lines.append(text + (f"One effect and `done` without anybody: {'; '.join(named)}." if named else "Nobody did better."))
     return lines or ["- In none of the cells that were played."]
+
+
+def verdict_in(row: Row, letter: str) -> str:
+    """The verdict of one cell of a row; empty where there is none."""
+    cell = row.cells.get(letter)
+    return verdict(cell) if isinstance(cell, Result) else ""
+
+
+def twice_in(row: Row, situations: list[Situation]) -> str:
+    """Where the same program paid twice."""
+    letters = [s.letter for s in situations if verdict_in(row, s.letter) == "twice"]
+    return f" (but paid twice in {', '.join(letters)})" if letters else ""
 
 
 def quotes(rows: list[Row], situations: list[Situation]) -> list[str]:

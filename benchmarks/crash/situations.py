@@ -27,7 +27,7 @@ LAG = 8.0
 """Seconds that the gateway's search lags in situation H."""
 WINDOW = 2.0
 """Seconds that the gateway remembers a key in situation K."""
-PATIENCE = 20.0
+PATIENCE = 45.0
 """Seconds after which a process that still waits is ended; it said `waiting`."""
 
 
@@ -236,8 +236,10 @@ def stopped_owner(stage: Stage) -> None:
 
 def give_it_time(stage: Stage, second: subprocess.Popen[str], where: str) -> None:
     """Until the second process sends too, or has ended, or has plainly decided to wait."""
+    while second.poll() is None and not stage.reached("ready", 2, 0.2):
+        pass  # it still imports
     count = 2 if where == "payment" else 1
-    until = time.monotonic() + 3 * LEASE + 2.0
+    until = time.monotonic() + 2 * LEASE
     while time.monotonic() < until and second.poll() is None and not stage.reached(where, count, 0.1):
         pass
 

@@ -23,11 +23,12 @@ def test_no_payment_is_made_twice_whether_the_owner_died_after_it_or_two_came_at
     assert "**B** (killed right after the effect" in page, "the page says where Doubtless is not the best"
 
 
-def test_an_adapter_is_at_most_forty_lines() -> None:
+def test_an_adapter_is_at_most_forty_lines_without_the_blank_ones() -> None:
     adapters = sorted((BENCH / "adapters").glob("*.py"))
     assert len(adapters) > 8
     for adapter in adapters:
-        assert len(adapter.read_text(encoding="utf-8").splitlines()) <= 40, adapter.name
+        lines = [line for line in adapter.read_text(encoding="utf-8").splitlines() if line.strip()]
+        assert len(lines) <= 40, adapter.name
 
 
 def test_everybody_in_the_matrix_has_pins_and_an_adapter_or_a_reason() -> None:
