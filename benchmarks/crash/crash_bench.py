@@ -91,7 +91,7 @@ def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
                               "that, then run the bench with `--postgres DSN --absurd`. Its adapter has not been run by us")
         python = install(entry, here.venvs)
         installed = version(entry, python)
-    except Unavailable as problem:
+    except (Unavailable, OSError, subprocess.CalledProcessError) as problem:
         print(f"{entry.name}: cannot be run: {problem}", flush=True)
         return Row(entry, "", str(problem), {})
     print(f"{entry.name} {installed}", flush=True)

@@ -37,7 +37,7 @@ ENTRIES = [
           note="`DBOSDurability`, on SQLite. The model is played by its `FunctionModel`."),
     Entry("agent-once", "agent-once", "agent_once.py", "agent-once.txt", look_back=True,
           note="`stale_after` is the bench's lease in every cell; the look-back is its `verify`."),
-    Entry("exactly_once", "exactly-once", "exactly_once_guard.py", "exactly-once.txt", look_back=True,
+    Entry("exactly_once", "exactly-once", "exactly_once_guard.py", "exactly_once.txt", look_back=True,
           note="The package of that name on PyPI (with a hyphen). The look-back is its `check_then_decide` with a lease; without "
                "one its default, quarantine."),
     Entry("agent-runtime-governance", "agent-runtime-governance", "governed_tool.py", "agent-runtime-governance.txt",

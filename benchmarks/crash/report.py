@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from typing import Any, NamedTuple
 
 from peers import DOUBTLESS, Entry
@@ -115,9 +116,10 @@ def shortened(cell: Result) -> list[Any]:
 
 
 def quoted(text: str) -> str:
-    """A message, short enough for a table; folders and ids of this run say nothing to a reader."""
-    short = text if len(text) <= 150 else text[:149] + "…"
-    return "`" + short.replace("`", "'").replace("|", "/").replace("exactly-once", "exactly_once") + "`"
+    """A message, short enough for a table; the folders of this machine say nothing to a reader."""
+    short = re.sub(r"(/[\w.-]+)+/([\w.-]+)", r"…/\2", text)
+    short = short if len(short) <= 150 else short[:149] + "…"
+    return "`" + short.replace("`", "'").replace("|", "/") + "`"
 
 
 def page(rows: list[Row], situations: list[Situation], seconds: float) -> str:
@@ -140,4 +142,4 @@ def page(rows: list[Row], situations: list[Situation], seconds: float) -> str:
     }  # fmt: skip
     for name, value in filled.items():
         text = text.replace("{" + name + "}", value)
-    return text
+    return re.sub(r"exactly[- ]once", "exactly_once", text)  # a package's name: these docs never say it of anything
