@@ -124,18 +124,25 @@ def main() -> int:
     parser.add_argument("--absurd", action="store_true", help="that database has absurd's schema: `absurdctl init` was run")
     parser.add_argument("--out", type=Path, help="the page to write; default: print it")
     parser.add_argument("--json", type=Path, help="everything that was noted, as JSON")
+    parser.add_argument("--noted", type=Path, help="play nothing: write the page from what `--json` kept")
     told = parser.parse_args()
     situations = [s for s in SITUATIONS if not told.cells or s.letter in told.cells.split(",")]
     entries = [e for e in ENTRIES if not told.peers or e.name in told.peers.split(",")]
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="crash-bench-") as name:
-        venvs = (told.venvs or Path(name) / "venvs").resolve()
-        venvs.mkdir(parents=True, exist_ok=True)
-        here = Here(venvs, Path(name), told.jobs, told.postgres, told.absurd)
-        rows = [measure(entry, situations, here) for entry in entries]
+    if told.noted:
+        noted = json.loads(told.noted.read_text())
+        rows = [Row.noted(entry, plain) for entry in entries for plain in noted["rows"] if plain["name"] == entry.name]
+        seconds = noted["seconds"]
+    else:
+        with tempfile.TemporaryDirectory(prefix="crash-bench-") as name:
+            venvs = (told.venvs or Path(name) / "venvs").resolve()
+            venvs.mkdir(parents=True, exist_ok=True)
+            here = Here(venvs, Path(name), told.jobs, told.postgres, told.absurd)
+            rows = [measure(entry, situations, here) for entry in entries]
+        seconds = time.monotonic() - begun
     if told.json:
-        told.json.write_text(json.dumps([row.plain() for row in rows], indent=1) + "\n")
-    text = page(rows, situations, time.monotonic() - begun)
+        told.json.write_text(json.dumps({"seconds": seconds, "rows": [row.plain() for row in rows]}, indent=1) + "\n")
+    text = page(rows, situations, seconds)
     if told.out:
         told.out.write_text(text, encoding="utf-8")
         print(f"{told.out} is written")

@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from peers import DOUBTLESS, Entry
-from situations import HERE, LAG, LEASE, RUNS, WINDOW, Result, Situation
+from situations import HERE, LAG, LEASE, RUNS, WINDOW, Result, Said, Situation
 
 PERSON = ("asks", "refuses")
 
@@ -19,6 +19,15 @@ class Row(NamedTuple):
     version: str
     unavailable: str
     cells: dict[str, Result | str]
+
+    @classmethod
+    def noted(cls, entry: Entry, plain: dict[str, Any]) -> Row:
+        """From what `plain` gave."""
+        cells = {
+            letter: cell if isinstance(cell, str) else Result(**cell | {"said": [Said(**said) for said in cell["said"]]})
+            for letter, cell in plain["cells"].items()
+        }
+        return cls(entry, plain["version"], plain["unavailable"], cells)
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -62,6 +71,18 @@ def table(rows: list[Row], situations: list[Situation]) -> list[str]:
         for row in rows
         if not row.unavailable
     ]
+
+
+def summary(rows: list[Row], situations: list[Situation]) -> list[str]:
+    """How often each came to what."""
+    kinds = ["right", "asks", "stuck", "gave up", "false word", "lost", "twice"]
+    lines = ["| | cells | one payment, `done` | a person is needed | stuck | nothing paid, says so | says it failed, but paid "
+             "| says it is done, but nothing is paid | paid more than once |", "|---|" + "---:|" * (len(kinds) + 1)]  # fmt: skip
+    for row in rows:
+        found = [v for s in situations if (v := verdict_in(row, s.letter))]
+        if found:
+            lines.append(f"| {row.entry.name} | {len(found)} | " + " | ".join(str(found.count(kind)) for kind in kinds) + " |")
+    return lines
 
 
 def not_best(rows: list[Row], situations: list[Situation]) -> list[str]:
@@ -132,6 +153,7 @@ def page(rows: list[Row], situations: list[Situation], seconds: float) -> str:
     text = (HERE / "page.md").read_text(encoding="utf-8")
     filled = {
         "TABLE": "\n".join(table(rows, situations)),
+        "SUMMARY": "\n".join(summary(rows, situations)),
         "SITUATIONS": "\n".join(f"- **{s.letter}** {s.title}." for s in situations),
         "NOT_BEST": "\n".join(not_best(rows, situations)),
         "MISSING": "\n".join(missing) or "- Everybody was run.",
