@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove explore docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,8 +40,11 @@ bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs
 crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv of its own; writes docs/crash-bench.md
 	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(ABSURD),--absurd) --out docs/crash-bench.md
 
-prove: setup ## the whole matrix and the whole kill sweep
+prove: setup ## the whole matrix, the whole kill sweep and every slice of the exploration
 	$(PYTEST) -m "prove or not prove"
+
+explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
+	$(BIN)/python -m tests.explore --record
 
 docs: setup ## write what the docs take from the code
 	$(BIN)/python docs/make_reference.py

@@ -1,0 +1,41 @@
+"""What `docs/proof.md` says of the exploration, written from the slices, the recorded counts and the planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .plants import PLANTS
+from .slices import BROKEN, SLICES
+from .world import ASSUMPTIONS
+
+PROOF = Path(__file__).parents[2] / "docs" / "proof.md"
+BEGIN, END = "<!-- explored: written by make explore -->", "<!-- /explored -->"
+
+
+def tables(recorded: Mapping[str, Mapping[str, Any]]) -> str:
+    """The three tables: slices with their counts and bounds, assumptions, planted bugs with their commands."""
+    lines = ["| slice | what it is about | states | moves | seconds | bounds |", "|---|---|--:|--:|--:|---|"]
+    for each in SLICES:
+        was = recorded[each.name]
+        lines.append(
+            f"| `{each.name}` | {each.says} | {was['states']:,} | {was['moves']:,} | {was['seconds']} | {was['bounds']} |"
+        )
+    total = sum(was["states"] for was in recorded.values())
+    lines += ["", f"Together {total:,} states, and in each of them every invariant held.", ""]
+    lines += ["| assumption | when it fails | the slice that finds the double |", "|---|---|---|"]
+    for name, says in ASSUMPTIONS.items():
+        found = ", ".join(f"`python -m tests.explore --slice {s.name}`" for s in BROKEN if name in s.broken)
+        lines.append(f"| `{name}` | {says} | {found} |")
+    lines += ["", "| planted bug | the guard that it takes away | invariant that breaks | command |", "|---|---|---|---|"]
+    for name, plant in PLANTS.items():
+        lines.append(f"| {name} | {plant.guard} | {', '.join(plant.breaks)} | `python -m tests.explore --plant {name}` |")
+    return "\n".join(lines)
+
+
+def with_tables(text: str, recorded: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with its tables written anew; what stands around them stays."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{tables(recorded)}\n\n{END}{after}"

@@ -1,0 +1,85 @@
+"""The protocol, explored: every slice of the short form holds, and what is taken away is found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .__main__ import ALL, COUNTS
+from .explorer import bounds, explore, in_words
+from .paper import PROOF, with_tables
+from .plants import PLANTS
+from .slices import BROKEN, SLICES
+from .world import ASSUMPTIONS, Slice
+
+ROOT = Path(__file__).parents[2]
+RECORDED = json.loads(COUNTS.read_text())
+AGAIN = "after a look at why: make explore"
+
+
+def held(name: str) -> None:
+    found = explore(ALL[name])
+    assert found.violation is None, in_words(found)
+    recorded = RECORDED[name]
+    assert (found.states, found.moves) == (recorded["states"], recorded["moves"]), AGAIN
+
+
+@pytest.mark.parametrize("name", [s.name for s in SLICES if s.short])
+def test_every_invariant_holds_in_every_state_of_the_slice_and_their_number_is_the_recorded_one(name: str) -> None:
+    held(name)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", [s.name for s in SLICES if not s.short])
+def test_every_invariant_holds_in_every_state_of_the_longer_slice_too(name: str) -> None:
+    held(name)
+
+
+def test_the_recorded_counts_are_those_of_todays_slices_within_todays_bounds() -> None:
+    assert {name: each["bounds"] for name, each in RECORDED.items()} == {s.name: bounds(s) for s in SLICES}, AGAIN
+
+
+def test_the_page_says_what_was_recorded() -> None:
+    assert with_tables(PROOF.read_text(), RECORDED) == PROOF.read_text(), AGAIN
+
+
+@pytest.mark.parametrize("explored", BROKEN, ids=lambda s: s.name)
+def test_with_an_assumption_broken_the_double_is_found_and_the_assumption_named(explored: Slice) -> None:
+    found = explore(explored, limit=200_000)
+    assert found.violation is not None and found.violation.invariant == "I2"
+    (assumption,) = found.assumption
+    assert f"the assumption that fails: {assumption}" in in_words(found)
+
+
+def test_each_assumption_is_broken_by_a_slice() -> None:
+    assert {name for s in BROKEN for name in s.broken} == set(ASSUMPTIONS)
+
+
+@pytest.mark.parametrize("name", [name for name, plant in PLANTS.items() if plant.patch is None])
+def test_a_bug_planted_in_the_owners_hand_is_found_and_told_as_a_story(name: str) -> None:
+    plant = PLANTS[name]
+    found = explore(ALL[plant.slice], plant.hand, plant.world)
+    assert found.violation is not None and found.violation.invariant in plant.breaks
+    assert in_words(found).count("\n") == len(found.story) > 0
+
+
+LONGER = {"window-unchecked", "window-without-margin"}
+PATCHED = [pytest.param(n, marks=[pytest.mark.prove] * (n in LONGER)) for n, plant in PLANTS.items() if plant.patch is not None]
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_a_bug_planted_in_the_real_protocol_is_found_in_a_process_of_its_own(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.explore", "--plant", name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "does not hold" in run.stdout and "found after" in run.stdout
