@@ -19,17 +19,9 @@ CRASHES = {"crash": 2, "owners": 3, "lost": 1, "late": 2, "lag": 1, "looks": 5, 
 THREADS = {"overrun": 1, "lost": 1, "late": 2, "lag": 1, "looks": 4, "ticks": 9, "owners": 2, "crash": 1}
 STOPPED = {"stopped": 1, "pause": 2, "owners": 2, "lost": 1, "late": 2, "lag": 1, "looks": 4, "ticks": 8}
 ANSWERED = {
-    "answers": 2,
-    "crash": 1,
-    "owners": 2,
-    "lost": 2,
-    "late": 1,
-    "lag": 1,
-    "unclear": 2,
-    "several": 1,
-    "looks": 5,
-    "ticks": 7,
-}
+    "answers": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "lag": 1, "unclear": 1, "several": 1, "looks": 4, "ticks": 6,
+}  # fmt: skip
+TWICE = {"answers": 2, "crash": 1, "owners": 2, "lost": 2, "late": 1, "ticks": 7}
 REFUSING = {"rejected": 2, "not_sent": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "pending": 1, "looks": 3, "ticks": 6}
 
 
@@ -62,7 +54,7 @@ SLICES = [
     Slice("stopped-keyed", "the same of an idem_write", (Step("1", KEYED),), STOPPED),
     Slice("stopped-windowed", "the same of an idem_write with a window", (Step("1", WINDOWED),), STOPPED),
     Slice("answered-queried", "a person's answers to doubts about a queried write", (Step("1", QUERIED),), ANSWERED),
-    Slice("answered-blind", "a person's answers where nobody else can be asked", (Step("1", BLIND),), ANSWERED),
+    Slice("answered-blind", "a person's answers where nobody else can be asked", (Step("1", BLIND),), TWICE),
     Slice(
         "answered-sooner",
         "a case by settle_within",
@@ -120,8 +112,6 @@ BROKEN = [
         THREADS,
         broken=frozenset({"pause"}),
     ),
-    Slice(
-        "broken-person", "a person's word that nothing was to check", (Step("1", BLIND),), ANSWERED, broken=frozenset({"person"})
-    ),
+    Slice("broken-person", "a person's word that nothing was to check", (Step("1", BLIND),), TWICE, broken=frozenset({"person"})),
 ]
 """With one assumption taken away each: the explorer has to find the double, and says which one it took."""
