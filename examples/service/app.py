@@ -50,7 +50,7 @@ from doubtless import (
     UnknownCase,
     UnknownTask,
 )
-from doubtless.inbox import AnyAnswer
+from doubtless.answers import AnyAnswer
 from doubtless.timeline import TaskView
 
 from ..reconciliation.app import Recon, build

@@ -50,10 +50,11 @@ from .steps import Step, Task
 
 if TYPE_CHECKING:
     from .agentview import State
+    from .answers import Abandon, Answer, Compensate, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
     from .choices import Finish, StepCall, Turn
     from .facts import Fact
     from .guests import SessionCall
-    from .inbox import Abandon, Answer, Case, Compensate, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
+    from .inbox import Case
     from .sessions import Session
 
 __version__ = "0.1.0"
@@ -133,18 +134,14 @@ __all__ = [
 _LATER = {
     "Fact": "facts", "Finish": "choices", "Session": "sessions", "SessionCall": "guests", "State": "agentview",
     "StepCall": "choices", "Turn": "choices",
+    "Abandon": "answers", "Answer": "answers", "Case": "inbox", "Compensate": "answers", "Deny": "answers",
+    "DidNotHappen": "answers", "Fail": "answers", "Happened": "answers", "LetStand": "answers", "Noted": "answers",
+    "Retry": "answers",
 }  # fmt: skip
-_OF_THE_INBOX = frozenset(
-    {"Abandon", "Answer", "Case", "Compensate", "Deny", "DidNotHappen", "Fail", "Happened", "LetStand", "Noted", "Retry"}
-)
 
 
 def __getattr__(name: str) -> Any:
     """Load what only agents, sessions and people's answers need when it is first asked for: the import should be light."""
-    if name in _OF_THE_INBOX:
-        from . import inbox
-
-        return getattr(inbox, name)
     if name in _LATER:
         from importlib import import_module
 

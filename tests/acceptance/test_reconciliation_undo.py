@@ -13,7 +13,7 @@ from examples.reconciliation.load import ORDER_COLUMNS, STATEMENT_COLUMNS
 from examples.reconciliation.outside import Outside, environment
 
 from doubtless import Case, DidNotHappen, Happened, NeedsHuman, TaskFailed
-from doubtless.inbox import AnyAnswer
+from doubtless.answers import AnyAnswer
 from doubtless.testing import FakeClock
 
 DAY, TASK, LONG_S = "2026-11-28", "recon-1", 3600.0

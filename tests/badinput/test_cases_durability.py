@@ -15,8 +15,8 @@ from bad_ground import Clock, MakeApp, everything
 from durable_child import Books
 
 from doubtless import Doubtless, NeedsHuman, injected
+from doubtless.answers import Happened
 from doubtless.errors import StoreDamaged, StoreSuspect, StoreUnavailable
-from doubtless.inbox import Happened
 from doubtless.store.recover import recover
 
 CHILD = Path(__file__).with_name("durable_child.py")

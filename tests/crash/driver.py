@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from doubtless import Abandon, DidNotHappen, Doubtless, Happened
+from doubtless.answers import AnyAnswer
 from doubtless.events import Kind, StepStatus, TaskStatus
-from doubtless.inbox import AnyAnswer, Case
+from doubtless.inbox import Case
 from doubtless.timeline import StepView
 
 from .clock import TurnedClock

@@ -28,8 +28,8 @@ from examples.reconciliation import generate, load, match
 from examples.reconciliation.outside import Outside
 
 from doubtless import DidNotHappen, Happened, StoreRefused
+from doubtless.answers import AnyAnswer
 from doubtless.events import Kind, StepStatus
-from doubtless.inbox import AnyAnswer
 from doubtless.timeline import StepView, TaskView
 
 from .clock import TurnedClock

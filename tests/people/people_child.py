@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from people_ground import Clock, Desk
 
 from doubtless import Doubtless
+from doubtless.answers import Abandon, Happened
 from doubtless.errors import DoubtlessError
-from doubtless.inbox import Abandon, Happened
 
 
 def say(*words: object) -> None:

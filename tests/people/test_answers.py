@@ -9,21 +9,8 @@ import pytest
 from people_ground import Clock, Desk, answer, contradict, land, land_and_lose_the_reply, vanish
 
 from doubtless import Doubtless, NeedsHuman, Rejected, StepFailed, TaskFailed
+from doubtless.answers import DOES, SPELLED, TAKES, Abandon, Answer, Deny, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
 from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged
-from doubtless.inbox import (
-    DOES,
-    SPELLED,
-    TAKES,
-    Abandon,
-    Answer,
-    Deny,
-    DidNotHappen,
-    Fail,
-    Happened,
-    LetStand,
-    Noted,
-    Retry,
-)
 
 MakeDesk = Callable[..., Desk]
 REJECTED = Rejected("422", "no such account")
@@ -400,3 +387,9 @@ def test_an_answer_is_durable_and_wakes_the_task(blind: Desk, clock: Clock) -> N
     answer(blind.app, case, Happened({"id": "payment-1"}))
     assert blind.status() == "ready"
     assert blind.app.resume_all() == {"order-1": "done"}
+
+
+def test_every_answer_is_true_also_one_that_holds_nothing() -> None:
+    for kinds in TAKES.values():
+        for kind in kinds:
+            assert kind(*["retry"] if kind is DidNotHappen else ["x"] if kind in (Answer, Happened) else [])

@@ -18,9 +18,9 @@ import pytest
 from people_ground import Clock, Desk, MakeApp, answer, land, land_and_lose_the_reply
 
 from doubtless import Doubtless, NeedsHuman, TaskFailed, injected
+from doubtless.answers import DidNotHappen, Happened
 from doubtless.canonical import encode, parse
 from doubtless.errors import NotCanonical, UsageError
-from doubtless.inbox import DidNotHappen, Happened
 from doubtless.outcomes import Rejected
 
 MakeDesk = Callable[..., Desk]

@@ -9,7 +9,7 @@ import pytest
 from people_ground import Clock, Desk, answer, land_and_lose_the_reply, vanish
 
 from doubtless import Doubtless, NeedsHuman, StepFailed, TaskFailed, injected
-from doubtless.inbox import Happened
+from doubtless.answers import Happened
 from doubtless.outcomes import Absent, Found, NoEffect, Pending, Several, Unclear
 
 MakeDesk = Callable[..., Desk]

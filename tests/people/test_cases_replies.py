@@ -20,7 +20,7 @@ from people_ground import Clock, answer
 from wire import Wire
 
 from doubtless import Doubtless, NeedsHuman, StepFailed, TaskWaiting, Unknown, injected, record_handle
-from doubtless.inbox import Happened
+from doubtless.answers import Happened
 from doubtless.outcomes import Absent, Found, Pending, Rejected, Unclear
 
 

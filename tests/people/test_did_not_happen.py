@@ -10,8 +10,8 @@ import pytest
 from people_ground import Clock, Desk, answer, land_and_lose_the_reply, vanish
 
 from doubtless import TaskFailed, TaskWaiting
+from doubtless.answers import Abandon, DidNotHappen, Happened
 from doubtless.errors import AlreadySettled, TaskBusy
-from doubtless.inbox import Abandon, DidNotHappen, Happened
 from doubtless.outcomes import Absent, Found, NoEffect, Pending, Several, Unclear
 
 MakeDesk = Callable[..., Desk]

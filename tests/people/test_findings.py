@@ -11,8 +11,9 @@ import pytest
 from people_ground import Desk, MakeApp, answer, vanish
 
 from doubtless import Doubtless, NeedsHuman
+from doubtless.answers import Happened
 from doubtless.errors import StoreDamaged
-from doubtless.inbox import Happened, shown_json
+from doubtless.inbox import shown_json
 
 HUGE = 10**5000 + 7
 """More digits than the interpreter reads or writes as text by itself."""

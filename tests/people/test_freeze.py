@@ -9,8 +9,8 @@ import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, land_and_lose_the_reply, vanish
 
 from doubtless import Doubtless, TaskFrozen, TaskWaiting, injected
+from doubtless.answers import DidNotHappen, Happened
 from doubtless.errors import UnknownStep, UsageError
-from doubtless.inbox import DidNotHappen, Happened
 from doubtless.outcomes import Pending
 
 MakeDesk = Callable[..., Desk]

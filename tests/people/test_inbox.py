@@ -10,8 +10,8 @@ import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, contradict, land_and_lose_the_reply, vanish
 
 from doubtless import Doubtless, NeedsHuman, Secret, TaskFailed, TaskWaiting, record_handle
+from doubtless.answers import Abandon, DidNotHappen, Happened
 from doubtless.errors import UnknownCase
-from doubtless.inbox import Abandon, DidNotHappen, Happened
 from doubtless.outcomes import Absent, Pending, Several, Unclear
 
 MakeDesk = Callable[..., Desk]

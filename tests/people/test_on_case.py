@@ -9,7 +9,8 @@ import pytest
 from people_ground import Child, Desk, MakeApp, contradict, land_and_lose_the_reply, vanish
 
 from doubtless import Doubtless, NeedsHuman, TaskFailed
-from doubtless.inbox import Case, DidNotHappen
+from doubtless.answers import DidNotHappen
+from doubtless.inbox import Case
 
 MakeDesk = Callable[..., Desk]
 

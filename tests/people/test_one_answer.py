@@ -11,8 +11,9 @@ import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, contradict, land_and_lose_the_reply, late_error, vanish
 
 from doubtless import Doubtless, NeedsHuman, StepFailed, TaskFailed
+from doubtless.answers import Abandon, Answer, DidNotHappen, Happened, Noted, Retry
 from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged, UnknownCase
-from doubtless.inbox import Abandon, Answer, Case, DidNotHappen, Happened, Noted, Retry
+from doubtless.inbox import Case
 from doubtless.outcomes import Absent, Several, Unclear
 
 MakeDesk = Callable[..., Desk]

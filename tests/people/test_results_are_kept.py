@@ -16,8 +16,8 @@ import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, land_and_lose_the_reply
 
 from doubtless import Doubtless, NeedsHuman, StepFailed, TaskFailed
+from doubtless.answers import Abandon, Answer, Deny, DidNotHappen, Happened
 from doubtless.errors import AnswerRefused, StoreUnavailable
-from doubtless.inbox import Abandon, Answer, Deny, DidNotHappen, Happened
 
 MakeDesk = Callable[..., Desk]
 

@@ -11,8 +11,8 @@ import pytest
 from people_ground import Clock, MakeApp, answer, everything_on_disk
 
 from doubtless import Abort, Doubtless, NeedsHuman, Secret, StepFailed, TaskFailed, injected, record_handle
+from doubtless.answers import Happened, Retry
 from doubtless.errors import StoreUnavailable, UsageError
-from doubtless.inbox import Happened, Retry
 from doubtless.outcomes import NoEffect, Rejected, Several, Unclear
 from doubtless.secrets import Vault
 

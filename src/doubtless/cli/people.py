@@ -7,9 +7,7 @@ from typing import Any
 
 import click
 
-from ..app import Doubtless
-from ..errors import DoubtlessError, UsageError
-from ..inbox import (
+from ..answers import (
     SPELLED,
     Abandon,
     Answer,
@@ -23,6 +21,8 @@ from ..inbox import (
     Noted,
     Retry,
 )
+from ..app import Doubtless
+from ..errors import DoubtlessError, UsageError
 from . import shapes
 from .exits import OK
 from .group import Invocation, common, store_option, target_argument

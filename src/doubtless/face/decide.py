@@ -11,7 +11,8 @@ from .base import Face
 from .run import check_wait
 
 if TYPE_CHECKING:
-    from ..inbox import AnyAnswer, Case
+    from ..answers import AnyAnswer
+    from ..inbox import Case
     from ..sending import Received
 
 

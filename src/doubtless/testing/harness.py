@@ -21,9 +21,10 @@ from .life import Killed, MortalStore
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from ..answers import AnyAnswer
     from ..app import Doubtless
     from ..effects import StepDefinition
-    from ..inbox import AnyAnswer, Case, Inbox
+    from ..inbox import Case, Inbox
     from ..steps import Step
     from ..store.base import Store
 
