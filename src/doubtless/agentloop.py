@@ -12,7 +12,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .agentstate import EMPTY, AgentState, CallResult, TurnRecord, fold, from_json, to_json
-from .agentview import STANDING, State, Viewer
+from .agentview import State, Viewer
 from .blobs import show_ref
 from .branches import run_group
 from .calls import Input, current
@@ -24,6 +24,7 @@ from .inputs import prepare
 from .log import Settled, TaskLog
 from .outputs import open_output_case, replayed
 from .passes import Pass, Scope, adrive_place, drive_place
+from .repeats import REPEATS, STANDING
 from .toolbox import NotAllowed, Toolbox
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ def _calls(scope: Scope, calls: Sequence[Mapping[str, Any]], record: TurnRecord)
         scope.place("a turn")
         run.enter_group(group)
     else:
+        log.turns.add(group)
         yield Take([None if "refused" in call else call for call in calls])
+        log.turns.discard(group)
     results, cost, standing = list[CallResult](), record.cost, list[tuple[str, str]]()
     for path, call in zip(paths, calls, strict=True):
         if path not in accepted:
@@ -164,6 +167,8 @@ def result_of(run: Pass, path: str, settled: Settled) -> CallResult:
     if "holder" in error:  # a business key: another step has done it, or may have
         refused = step_failed(error, step=settled.name, path=path)
         return CallResult("refused", None, refused.text_for_model if isinstance(refused, Refused) else said)
+    if REPEATS in error:
+        return CallResult("refused", None, error["detail"])
     if settled.status == StepStatus.NOT_APPLIED:
         return CallResult("not_applied", None, f"it had no effect ({said})")
     if kind == "abandoned":

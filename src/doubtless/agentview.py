@@ -10,8 +10,7 @@ from .agentstate import AgentState, CallResult, TurnRecord
 from .blobs import Content, parse_ref
 
 UNCERTAIN = "may have happened; being checked; do not repeat it"
-STANDING = "may have happened; nobody could find out; do not repeat it"
-"""What the model is told of a write of which nobody knows: never that it failed, never to try again."""
+"""What the model is told of a write of which nobody knows yet: never that it failed, never to try again."""
 
 
 class Bounds(NamedTuple):

@@ -24,6 +24,7 @@ from .outcomes import Outcome, classify_raised, classify_returned
 from .outputs import Output, replayed
 from .protocol import TOO_LATE, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide, time_left
 from .recording import closing_rows, key_data, record_outcome, record_result, settled_rows, tell_cases
+from .repeats import settle_repeat
 from .store.base import Blob
 from .undoing import heard
 
@@ -50,6 +51,11 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
         if record is not None and record.in_doubt and lost and not record.evidence and not record.answer:
             yield from ask(run, record, f"gone from the table since the intent: {', '.join(lost)}")
             continue
+        if record is None and given is not None and definition is not None and policy.effect != Effect.READ:
+            other = log.given_up_beside(path, step, given.digest)
+            if other is not None:
+                settle_repeat(run, definition, path, given, other)
+                continue
         if run.suspect and definition is not None and policy.effect != Effect.READ and (record is None or not record.suspect):
             if given is not None and (record is None or not record.settled):
                 turn = 0

@@ -13,6 +13,7 @@ from .errors import UsageError
 from .events import Effect, Event, StepStatus
 from .fold import StepRecord, fold_steps
 from .inbox import jsonable
+from .repeats import REPEATS, STANDING
 from .timeline import said, settled_by
 
 OUTPUT_CHARS = 4096
@@ -110,12 +111,14 @@ def words(record: StepRecord, has_output: bool) -> tuple[str, str | None]:
             return "done", None if has_output else "it happened; its output is not available"
         case StepStatus.COMPENSATED:
             return "compensated", "it happened, and was undone since"
+        case StepStatus.NOT_APPLIED if REPEATS in error:
+            return "refused", error["detail"]
         case StepStatus.NOT_APPLIED:
             return "not_applied", f"it had no effect ({why})"
         case StepStatus.FAILED if record.effect == Effect.READ:
             return "failed", f"it gave no answer ({why})"
         case StepStatus.FAILED:
-            return "uncertain", "it may have happened; nobody could find out; do not repeat it"
+            return "uncertain", f"it {STANDING}"
         case StepStatus.NEEDS_HUMAN:
             return "needs_human", "it may have happened; a person is asked; do not repeat it"
         case StepStatus.UNCERTAIN:

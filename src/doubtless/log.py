@@ -47,6 +47,7 @@ class TaskLog(TaskFold):
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
         self.news = 0  # how often others have added something that wakes a sleeping task
         self.remember = False  # an agent's loop looks at each of its steps once more: keep what is settled until it has
+        self.turns: set[str] = set()  # the groups of an agent's turns that are under way: a model chose their calls together
         self.origins: dict[str, Origin] = {}  # of compensations that this owner has begun with
         self.undo_by: Deadline | None = None  # of a task that is a compensation: until when its writes may be sent
         self._announced = claim.takeover
@@ -189,6 +190,8 @@ class TaskLog(TaskFold):
                 raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
             if guard is not None and self.open and drafts[0].kind == Kind.STEP_INTENDED and self._doubt_beside(drafts[0].path):
                 raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
+            if guard is not None and self._repeats(drafts[0]):
+                raise Moved(f"task {self.task_id}: an equal call of this turn was given up, and may stand", task=self.task_id)
             if not self._announced:
                 drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
             sealed = seal(drafts, self.seq, self.hash)
@@ -215,6 +218,23 @@ class TaskLog(TaskFold):
 
     def _doubt_beside(self, path: str | None) -> bool:
         return any(record.in_doubt for record in self.open_records() if record.path != path)
+
+    def given_up_beside(self, path: str, name: str, digest: bytes) -> str | None:
+        """Where in the same turn of an agent an equal call was given up, so that its effect may stand; None: nowhere."""
+        group = ".".join(path.split(".")[:-2])
+        if group not in self.turns:
+            return None
+        with self.lock:
+            for other, settled in self.settled.items():
+                if other != path and ".".join(other.split(".")[:-2]) == group and settled.name == name:
+                    if settled.input_hash == digest and settled.given_up:
+                        return other
+        return None
+
+    def _repeats(self, first: Event) -> bool:
+        if not self.turns or first.kind != Kind.STEP_INTENDED or first.path is None or first.input_hash is None:
+            return False
+        return self.given_up_beside(first.path, first.step_name or "", first.input_hash) is not None
 
     def _claimed(self, now: Instant) -> Event:
         return draft(

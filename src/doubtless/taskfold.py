@@ -7,6 +7,7 @@ A new field of the fold is named in `snapshots.FIELDS` too, and a kind that it n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from json import loads
 from typing import NamedTuple
 
 from .events import UNDO, CaseKind, Event, Kind, StepStatus, TaskStatus
@@ -21,6 +22,11 @@ class Settled(NamedTuple):
     status: str
     output_ref: str | bytes | None
     error: str | None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether a person gave it up: nobody knows whether its effect is there."""
+        return self.status == StepStatus.FAILED and self.error is not None and loads(self.error).get("kind") == "abandoned"
 
     def given(self, output_ref: str | bytes | None, error: str | None) -> Settled:
         """With what a person gave for an output that is missing: a value, or that there is none."""

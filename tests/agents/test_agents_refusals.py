@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import pydantic
 import pytest
-from agents_ground import Releases, Script, World, answer, call, places, rows, statuses, turn
+from agents_ground import Releases, Script, World, answer, asynchronous, call, places, rows, statuses, turn
 
-from doubtless import Abandon, Finish, NeedsHuman, Secret, StepCall, injected
+from doubtless import Abandon, Finish, Happened, NeedsHuman, Secret, StepCall, injected
 from doubtless.events import Kind
+from doubtless.log import TaskLog
 
 
 def judge(value: int) -> int:
@@ -149,3 +150,83 @@ def test_a_write_that_may_have_happened_is_not_sent_again_under_a_new_call_id(re
     assert "do not repeat" in script.states[1].facts[0]["text"]
     assert "may have happened" in script.states[2].facts[1]["text"]
     assert (world.n("send", "anna"), world.n("send", "bert")) == (1, 1)
+
+
+TWICE = (
+    turn(call("send", "a", to="anna"), call("send", "b", to="anna", text="hello"), call("send", "c", to="bert")),
+    Finish("done"),
+)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_equal_call_of_the_same_turn_that_has_not_begun_is_not_sent_once_the_first_was_given_up(
+    release: Releases, world: World, is_async: bool
+) -> None:
+    """Its refusal is recorded at its place, told, and the same on replay; the third call is another one, and is sent."""
+    world.lose.add("anna")
+    app = release()
+    first = Script(*TWICE)
+    agent = app.agent("clerk", choose=asynchronous(first) if is_async else first, steps=["send"], concurrency=1)
+    with pytest.raises(NeedsHuman):
+        app.run(agent, "t1", goal="")
+    answer(app, Abandon())
+    script = Script(*TWICE)
+    later = release()
+    agent = later.agent("clerk", choose=asynchronous(script) if is_async else script, steps=["send"], concurrency=1)
+    assert later.run(agent, "t1", goal="") == "done"
+    assert (world.n("send", "anna"), world.n("send", "bert")) == (1, 1)
+    facts = script.states[0].facts
+    assert statuses(facts) == [("a", "uncertain"), ("b", "refused"), ("c", "done")]
+    assert "may have happened" in facts[1]["text"]
+    told = {fact.call_id: (fact.status, fact.text) for fact in later.facts("t1")}
+    assert told["b"] == ("refused", facts[1]["text"])
+    before = [row.event_seq for row in rows(later, "t1")]
+    again = release()
+    assert again.run(again.agent("clerk", choose=Script(), steps=["send"], concurrency=1), "t1", goal="") == "done"
+    assert [row.event_seq for row in rows(again, "t1")] == before
+
+
+def test_a_call_that_has_entered_its_branch_is_not_sent_when_an_equal_one_is_given_up_before_its_intent(
+    release: Releases, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes between the look at the place and the intent: the append itself refuses the repetition."""
+    world.lose.add("anna")
+    script = Script(turn(call("send", "a", to="anna"), call("send", "b", to="anna")), Finish("done"))
+    app = release()
+    agent = app.agent("clerk", choose=asynchronous(script), steps=["send"], concurrency=1)
+    with pytest.raises(NeedsHuman):
+        app.run(agent, "t1", goal="")
+    answer(app, Abandon())
+    looks: list[str] = []
+
+    def blind(log: TaskLog, path: str, name: str, digest: bytes) -> str | None:
+        looks.append(path)
+        return None if looks.count(path) == 1 and path == "2.2.1" else given_up(log, path, name, digest)
+
+    given_up = TaskLog.given_up_beside
+    monkeypatch.setattr(TaskLog, "given_up_beside", blind)
+    assert app.run(agent, "t1", goal="") == "done"
+    assert world.n("send") == 1
+    assert looks.count("2.2.1") >= 2
+    assert statuses(script.states[1].facts) == [("a", "uncertain"), ("b", "refused")]
+
+
+def test_two_equal_calls_of_one_turn_that_are_both_meant_are_two_effects(release: Releases, world: World) -> None:
+    script = Script(*TWICE)
+    app = release()
+    assert app.run(app.agent("clerk", choose=script, steps=["send"]), "t1", goal="") == "done"
+    assert statuses(script.states[1].facts) == [("a", "done"), ("b", "done"), ("c", "done")]
+    assert world.n("send", "anna") == 2
+
+
+def test_two_equal_calls_stay_two_effects_when_the_first_is_found_to_have_happened(release: Releases, world: World) -> None:
+    world.lose.add("anna")
+    script = Script(*TWICE)
+    app = release()
+    agent = app.agent("clerk", choose=script, steps=["send"], concurrency=1)
+    with pytest.raises(NeedsHuman):
+        app.run(agent, "t1", goal="")
+    answer(app, Happened({"id": 1}))
+    assert app.run(agent, "t1", goal="") == "done"
+    assert statuses(script.states[1].facts) == [("a", "done"), ("b", "done"), ("c", "done")]
+    assert world.n("send", "anna") == 2
