@@ -109,7 +109,8 @@ def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
         print(f"  {situation.letter:2}  {result.effects} effect(s)  {said}  ({result.seconds:.1f} s)", flush=True)
         return result
 
-    with Gateway(Path(tempfile.mkdtemp(prefix="gateway-", dir=here.folder))) as gateway, ThreadPoolExecutor(here.jobs) as pool:
+    jobs = 1 if entry.one_by_one else here.jobs
+    with Gateway(Path(tempfile.mkdtemp(prefix="gateway-", dir=here.folder))) as gateway, ThreadPoolExecutor(jobs) as pool:
         cells = dict(zip([s.letter for s in situations], pool.map(one, situations), strict=True))
     return Row(entry, installed, "", cells)
 

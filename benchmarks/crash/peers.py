@@ -17,6 +17,8 @@ class Entry(NamedTuple):
     postgres: bool = False
     schema: bool = False
     """Its schema is not in the package: whoever runs the bench has put it into that database."""
+    one_by_one: bool = False
+    """Its cells are never played at the same time: its migrations touch the whole PostgreSQL server."""
     note: str = ""
     reason: str = ""
 
@@ -30,13 +32,15 @@ ENTRIES = [
     Entry("DBOS", "dbos", "dbos_workflow.py", "dbos.txt",
           note="On SQLite. Its steps have no look-back. Step retries are off, as by default."),
     Entry("LangGraph functional", "langgraph", "langgraph_functional.py", "langgraph.txt",
-          note="`durability=\"sync\"`, its strictest mode. No look-back; no retry policy, as by default."),
+          note="`durability=\"sync\"`, its strictest mode. No look-back; no retry policy, as by default. "
+               "The library alone, without its server."),
     Entry("LangGraph ToolNode", "langgraph", "langgraph_toolnode.py", "langgraph.txt",
-          note="`durability=\"sync\"`. The model is played by a function."),
+          note="`durability=\"sync\"`. The model is played by a function. The library alone, without its server."),
     Entry("pydantic-ai on DBOS", "pydantic-ai-slim", "pydantic_ai_dbos.py", "pydantic-ai.txt",
           note="`DBOSDurability`, on SQLite. The model is played by its `FunctionModel`."),
     Entry("agent-once", "agent-once", "agent_once.py", "agent-once.txt", look_back=True,
-          note="`stale_after` is the bench's lease in every cell; the look-back is its `verify`."),
+          note="`stale_after` is the bench's lease in every cell; the look-back is its `verify`. A record that stays pending is "
+               "ended by its `reset(key)`."),
     Entry("exactly_once", "exactly-once", "exactly_once_guard.py", "exactly_once.txt", look_back=True,
           note="The package of that name on PyPI (with a hyphen). The look-back is its `check_then_decide` with a lease; without "
                "one its default, quarantine."),
@@ -52,7 +56,7 @@ ENTRIES = [
     Entry("replyonce", "replyonce", "replyonce_once.py", "replyonce.txt", look_back=True, postgres=True,
           note="On PostgreSQL (its durable stores are PostgreSQL and Redis). `pending_ttl_ms` is the bench's lease; the "
                "look-back is its `reconcile`."),
-    Entry("irrevon", "irrevon", "irrevon_engine.py", "irrevon.txt", look_back=True, python=(3, 13), postgres=True,
+    Entry("irrevon", "irrevon", "irrevon_engine.py", "irrevon.txt", look_back=True, python=(3, 13), postgres=True, one_by_one=True,
           note="On PostgreSQL, a database a cell. The look-back is its `status_query`, with a `status_settlement_lag` "
                "one second above the gateway's documented lag; redispatch after a proven absence is opted into."),
     Entry("absurd", "absurd-sdk", "absurd_task.py", "absurd.txt", postgres=True, schema=True,

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Self
 
 HERE = Path(__file__).parent
 RUNS = 3
-LEASE = 3.0
+LEASE = 5.0
 """Seconds: what a peer is told wherever it wants to know how long a call may take, or how long a lease lasts."""
-LAG = 8.0
+LAG = 12.0
 """Seconds that the gateway's search lags in situation H."""
 WINDOW = 2.0
 """Seconds that the gateway remembers a key in situation K."""
@@ -202,13 +202,14 @@ def timed_out(stage: Stage) -> None:
 
 
 def two_at_once(stage: Stage, after: float = 0.0) -> None:
-    """The first one's payment stands before its effect when the second process starts, `after` seconds later."""
+    """The first one's payment stands before its effect when the second process starts, `after` seconds later. Without an
+    `after` it does not stand there for longer than a lease, but for the time that the second one needs to start."""
     stage.set(hold={"payment": 1})
     first = stage.spawn()
     stage.must_reach("payment")
     time.sleep(after)
     second = stage.spawn("two")
-    give_it_time(stage, second, "payment")
+    give_it_time(stage, second, "payment", 2 * LEASE if after else LEASE - 2.0)
     stage.release("go")
     both_end(stage, first, second)
 
@@ -227,19 +228,19 @@ def stopped_owner(stage: Stage) -> None:
     stage.release("go")
     time.sleep(LEASE + 1.5)
     second = stage.spawn("two")
-    give_it_time(stage, second, "reply")
+    give_it_time(stage, second, "reply", 2 * LEASE)
     if second.poll() is None and stage.reached("reply", 1, 0.1):
         stage.reached("after", 1, 2.0)
     os.kill(first.pid, signal.SIGCONT)
     both_end(stage, first, second)
 
 
-def give_it_time(stage: Stage, second: subprocess.Popen[str], where: str) -> None:
-    """Until the second process sends too, or has ended, or has plainly decided to wait."""
+def give_it_time(stage: Stage, second: subprocess.Popen[str], where: str, seconds: float) -> None:
+    """Until the second process sends too, or has ended, or has plainly decided to wait: `seconds` after it began its task."""
     while second.poll() is None and not stage.reached("ready", 2, 0.2):
         pass  # it still imports
     count = 2 if where == "payment" else 1
-    until = time.monotonic() + 2 * LEASE
+    until = time.monotonic() + seconds
     while time.monotonic() < until and second.poll() is None and not stage.reached(where, count, 0.1):
         pass
 

@@ -9,9 +9,9 @@ from irrevon.ledger.db import apply_migrations
 from irrevon.resolution import ReconcileConfig, ResolutionConfig
 
 SAYS = {"StorageUnavailable": "busy"}
-NOW = datetime.now(UTC).isoformat()[:-6] + "Z"
+FRESH = {"fresh_authority_ref": "b", "stamped_at": datetime.now(UTC).isoformat()[:-6] + "Z"}
 INTENT = {"schema_version": "1", "effect_type": "order.pay", "effect_class": "IRREVERSIBLE", "scope": "bench",
-          "adapter_id": "gateway", "authority_ref": "a", "stamped_at": NOW}  # fmt: skip
+          "adapter_id": "gateway", "authority_ref": "a", "stamped_at": FRESH["stamped_at"]}  # fmt: skip
 
 
 def run(world):
@@ -32,8 +32,7 @@ def run(world):
                 return DispatchResult("TIMEOUT")
 
         def status_query(self, *, client_ref=None, destination_ref=None, deadline_s=10.0):
-            found = world.find()
-            return StatusAnswer("PRESENT", 1, (str(found["id"]),)) if found else StatusAnswer("ABSENT", 0)
+            return StatusAnswer("PRESENT", 1, (str(found["id"]),)) if (found := world.find()) else StatusAnswer("ABSENT", 0)
 
     apply_migrations(dsn := world.own_database())
     config = ReconcileConfig(stuck_threshold_s=world.lease, absence_reread_gap_s=1.0)
@@ -42,7 +41,9 @@ def run(world):
     engine.boot()
     order = {"stable_ids": {"order": world.task}, "parameters": {"reference": world.task}}
     engine.dispatch(effect := engine.register_intent(INTENT | order).effect_id)
-    while (state := engine.status(effect)["record"]["lifecycle"]) == "AMBIGUOUS" and world.look:
+    while (state := engine.status(effect))["record"]["lifecycle"] == "AMBIGUOUS" and world.look:
         time.sleep(0.5)
         engine.reconcile(effect)  # as its worker does
-    return world.after() if state == "SETTLED_COMMITTED" else "asks"
+    if state["record"]["lifecycle"] == "SETTLED_FAILED":  # proven absent
+        engine.resolve(state["findings"][-1]["finding_id"], "REDISPATCHED", FRESH, actor="policy_auto")
+    return world.after() if engine.status(effect)["record"]["lifecycle"] == "SETTLED_COMMITTED" else "asks"
