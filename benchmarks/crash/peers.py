@@ -56,7 +56,8 @@ ENTRIES = [
     Entry("replyonce", "replyonce", "replyonce_once.py", "replyonce.txt", look_back=True, postgres=True,
           note="On PostgreSQL (its durable stores are PostgreSQL and Redis). `pending_ttl_ms` is the bench's lease; the "
                "look-back is its `reconcile`."),
-    Entry("irrevon", "irrevon", "irrevon_engine.py", "irrevon.txt", look_back=True, python=(3, 13), postgres=True, one_by_one=True,
+    Entry("irrevon", "irrevon", "irrevon_engine.py", "irrevon.txt",
+          look_back=True, python=(3, 13), postgres=True, one_by_one=True,
           note="On PostgreSQL, a database a cell. The look-back is its `status_query`, with a `status_settlement_lag` "
                "one second above the gateway's documented lag; redispatch after a proven absence is opted into."),
     Entry("absurd", "absurd-sdk", "absurd_task.py", "absurd.txt", postgres=True, schema=True,
