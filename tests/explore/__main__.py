@@ -18,11 +18,11 @@ from typing import Any
 from .explorer import Found, bounds, explore, in_words
 from .paper import PROOF, with_tables
 from .plants import PLANTS
-from .slices import BROKEN, SLICES
+from .slices import BROKEN, LOOSENED, SLICES
 from .world import Slice
 
 COUNTS = Path(__file__).with_name("counts.json")
-ALL = {each.name: each for each in (*SLICES, *BROKEN)}
+ALL = {each.name: each for each in (*SLICES, *BROKEN, *LOOSENED)}
 
 
 def by_name(name: str) -> Found:

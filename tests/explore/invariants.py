@@ -140,6 +140,8 @@ def _moved(
     if was is not None and was.answer is not None and len(now.attempts) > len(was.attempts) and now.answer is not None:
         return Violation("I8", f"an answer about step {path} has acted, and can act again")
     begun = was is None or not was.keys
+    if begun and any(r is not None and r.in_doubt and n != index for n, r in enumerate(before.records)):
+        return Violation("rule 8", f"step {path} begins beside a doubt")
     step = explored.steps[index]
     if begun and step.undoes is not None:
         origin = before.records[step.undoes]

@@ -8,7 +8,8 @@ from doubtless.events import Kind
 from doubtless.protocol import AskHuman, LookBack, WaitUntil, decide, time_left
 
 from .invariants import at_landing, at_sending, at_waiting, between
-from .owner import Hand, Stale
+from .owner import Hand
+from .rows import Stale
 from .world import FAULT, Move, Owner, Request, Slice, State, Violation, policy_now
 
 
@@ -77,6 +78,10 @@ class World:
             yield self._send(state, number, call, mine)
         if call.fate in ("landed", "echo"):
             yield Move(f"{mine} returns, and its result is recorded", hand.result(drop(state, number), call))
+        named = hand.spend(state, "handle") if call.sent_at is not None and not stale else None
+        if named is not None and not self._is_settled(state, call):
+            row = hand.row(named, call.step, call.owner, Kind.HANDLE_RECORDED, attempt=call.attempt, data={"handle": "h"})
+            yield Move(f"{mine} records a handle", hand.append(named, call.owner, row))
         if call.overran:
             yield Move(f"{mine}: its thread ends without a result", hand.late(drop(state, number), call, "late_error"))
             return
@@ -93,6 +98,10 @@ class World:
         if after is not None and not stale:
             running = hand.outcome(put(after, number, call._replace(overran=True)), call, "unknown", code="timeout", running=True)
             yield Move(f"{mine} overruns its timeout: unknown, its thread runs on", running)
+
+    def _is_settled(self, state: State, call: Request) -> bool:
+        record = state.records[call.step]
+        return record is not None and record.settled
 
     def _may_send(self, call: Request, over: bool) -> bool:
         """Within its timeout; later only where no key's window depends on it, or the assumption about pauses fails."""
@@ -224,10 +233,12 @@ class World:
                 instants.append(policy.undo_by.since.wall + policy.undo_by.within_us)
         for index, step in enumerate(self.slice.steps):
             record = state.records[index]
-            if record is None or not record.settled:
+            unsettled = record is None or not record.settled
+            if unsettled:
                 instants += [seen for _, seen in state.effects[index]]
-            if step.dedupes and step.policy.key_window_us is not None and any(q.step == index for q in state.requests):
-                instants += [at + step.policy.key_window_us for _, at in state.first_sent]
+            if step.dedupes and step.policy.key_window_us is not None:
+                if any(q.step == index for q in state.requests) or (unsettled and state.effects[index]):
+                    instants += [at + step.policy.key_window_us for _, at in state.first_sent]
         return min((at for at in instants if at > state.now), default=None)
 
 

@@ -60,6 +60,13 @@ class UndoOfADoubt(Hand):
         return origin is not None and origin.status in (StepStatus.DONE, StepStatus.UNCERTAIN)
 
 
+class BesideADoubt(Hand):
+    """A new intent is written while another step is in doubt (against rule 8)."""
+
+    def beside_a_doubt(self, state: State) -> bool:
+        return False
+
+
 class EpochUnchecked(Hand):
     """A stopped owner that is woken goes on writing (against I4)."""
 
@@ -145,11 +152,14 @@ PLANTS: dict[str, Plant] = {
     "key-recomputed": Plant("the key comes from the intent", "crash-keyed", ("I5",), KeyRecomputed),
     "answer-twice": Plant("a permission is used up by its attempt", "answered-blind", ("I8",), AnswerTwice),
     "undo-of-a-doubt": Plant("only what is proven done is compensated", "undo-queried", ("I7",), UndoOfADoubt),
+    "beside-a-doubt": Plant("nothing new begins beside a doubt", "two-parallel", ("rule 8",), BesideADoubt),
     "epoch-unchecked": Plant("an old epoch's append is refused", "stopped-queried", ("I4",), EpochUnchecked),
     "one-absent": Plant("two absents, both begun when an absence is proof", "crash-queried", ("I2",), OneAbsent),
     "deadline-before-the-row": Plant(
         "the deadline is checked right before the call", "undo-queried", ("I7",), world=DeadlineBeforeTheRow
     ),
+    "deploy-loosens": Plant("a deploy may only tighten an open intent", "untightened", ("I2",)),
+    "deploy-forgets-the-window": Plant("the shorter key_window holds", "untightened-window", ("I2",)),
     "absence-from-the-start": Plant(
         "the absence clock starts at the last possible send", "thread-queried", ("I2",), patch=absence_from_the_start
     ),

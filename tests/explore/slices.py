@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .deploys import DEPLOYED, DEPLOYED_CLASS, DEPLOYED_WINDOW, UNTIGHTENED, UNTIGHTENED_WINDOW
+from .factors import missing_pairs
 from .world import S, Slice, Step, policy
 
 QUERIED = policy(has_query=True, absent_after_us=8 * S, on_absent="retry", attempts=2)
@@ -24,8 +26,9 @@ ANSWERED = {
 TWICE = {"answers": 2, "crash": 1, "owners": 2, "lost": 2, "late": 1, "ticks": 7}
 REFUSING = {"rejected": 2, "not_sent": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "pending": 1, "looks": 3, "ticks": 6}
 
+DEPLOYS = {"crash": 2, "owners": 3, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 7}
 
-SLICES = [
+LARGE = [
     Slice(
         "crash-queried",
         "a queried write that is retried when proven absent: crashes, takeovers, late landings, a lagging index",
@@ -81,7 +84,25 @@ SLICES = [
         {"crash": 1, "owners": 2, "lost": 1, "late": 1, "looks": 3, "ticks": 6},
         parallel=True,
     ),
+    Slice(
+        "handles",
+        "the other side's id is recorded while the call runs: then an absence is no proof",
+        (Step("1", QUERIED),),
+        {"handle": 1, "overrun": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 6},
+    ),
+    Slice("deploy-looser", "a deploy with a shorter absent_after while the intent is open", (DEPLOYED,), DEPLOYS, short=True),
+    Slice("deploy-window", "a deploy without the key_window", (DEPLOYED_WINDOW,), DEPLOYS),
+    Slice("deploy-class", "a deploy that makes an idem_write a non_idem_write", (DEPLOYED_CLASS,), DEPLOYS, short=True),
 ]
+
+SLICES = [*LARGE, *missing_pairs(LARGE)]
+"""The larger ones, and one for each pair of factors that none of them has."""
+
+LOOSENED = [
+    Slice("untightened", "a deploy that holds for an open intent as it is", (UNTIGHTENED,), DEPLOYS),
+    Slice("untightened-window", "the same, without the key_window", (UNTIGHTENED_WINDOW,), DEPLOYS),
+]
+"""For a planted bug: what rule 10 is for."""
 
 BROKEN = [
     Slice(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from doubtless.fold import Answer, Attempt, Look, StepRecord
+
 from .__main__ import ALL, COUNTS
 from .explorer import bounds, explore, in_words
+from .factors import FACTORS, pairs_of
 from .paper import PROOF, with_tables
 from .plants import PLANTS
 from .slices import BROKEN, SLICES
@@ -53,6 +57,25 @@ def test_with_an_assumption_broken_the_double_is_found_and_the_assumption_named(
     assert found.violation is not None and found.violation.invariant == "I2"
     (assumption,) = found.assumption
     assert f"the assumption that fails: {assumption}" in in_words(found)
+
+
+def test_every_pair_of_factors_is_in_a_slice() -> None:
+    covered = set().union(*(pairs_of(s) for s in SLICES))
+    assert covered == set(combinations(FACTORS, 2))
+
+
+def test_what_tells_two_states_apart_knows_every_field_of_a_record() -> None:
+    """A field that is new has to be looked at in `world.canonical`: forgotten, it would make two states one."""
+    assert set(StepRecord.__slots__) == {
+        "absent", "answer", "attempts", "cases", "effect", "epoch", "error", "evidence", "generation", "granted",
+        "granted_until", "handles", "input_hash", "input_ref", "keys", "last_seq", "looks", "name", "once", "once_window_us",
+        "origin", "output_ref", "path", "policy_digest", "settle_from", "status", "step_seq", "suspect",
+    }  # fmt: skip
+    assert set(Attempt.__slots__) == {
+        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "number", "outcome", "retry_after_us", "started",
+    }  # fmt: skip
+    assert Answer._fields == ("seq", "then", "even_now", "by")
+    assert Look._fields == ("seq", "answer", "why", "started", "finished", "epoch", "attempt", "look_again_us")
 
 
 def test_each_assumption_is_broken_by_a_slice() -> None:

@@ -84,6 +84,7 @@ FAULTS = {
     "unclear": "look-backs answered `unclear`",
     "several": "look-backs answered `several`",
     "looks": "look-backs",
+    "handle": "handles recorded while the call runs",
     "answers": "answers of a person",
     "ticks": "instants to which time goes on",
 }
@@ -225,5 +226,5 @@ def _record(
     answer = None if r.answer is None else tuple(r.answer[1:3])
     return (
         str(r.status), attempts, looks, cases, answer, r.evidence, r.granted, r.granted_until, r.absent, r.generation,
-        moment(r.settle_from), len(r.keys),
+        moment(r.settle_from), len(r.keys), len(r.handles),
     )  # fmt: skip
