@@ -29,7 +29,7 @@ class World:
             yield Move("nobody is settling it", state, wrong)
             return
         found = [*acting, *self._calls(state), *self._owners(state, parked), *self._people(state)]
-        found += self._time(state, bool(acting))
+        found += self._time(state, bool(acting) and state.asking is None)
         for move in found:
             yield move if move.violation is not None else move._replace(violation=between(self.slice, state, move.state))
 
@@ -40,6 +40,8 @@ class World:
         owner = len(state.owners) - 1
         if not state.owners[owner].alive:
             return [], False, None
+        if state.asking is not None:
+            return [self.hand.answer_comes(state, state.asking)], False, None
         acting: list[Move] = []
         waits = []
         for index in self.hand.turn(state):
@@ -194,7 +196,7 @@ class World:
             yield Move(f"owner {number + 1} is woken, its append is refused: it ends", kill(state, number))
 
     def _claim(self, state: State) -> State:
-        return self.hand.folded(state._replace(owners=(*state.owners, Owner(state.owners[-1].epoch + 1))))
+        return self.hand.folded(state._replace(asking=None, owners=(*state.owners, Owner(state.owners[-1].epoch + 1))))
 
     def _people(self, state: State) -> Iterator[Move]:
         for index, record in enumerate(state.records):
@@ -209,6 +211,11 @@ class World:
             and state.now >= q.started + policy_now(self.slice, state, q.step).timeout_us
         ]  # fmt: skip
         at = self._next_instant(state)
+        if (
+            state.asking is not None
+            and state.now >= state.asking.started + policy_now(self.slice, state, state.asking.step).timeout_us
+        ):
+            return []
         after = None if at is None else self.hand.spend(state, "ticks", "pause" if busy or late else None)
         if at is None or after is None:
             return []
@@ -217,7 +224,9 @@ class World:
 
     def _next_instant(self, state: State) -> int | None:
         instants: list[int] = []
-        if state.owners[-1].alive:
+        if state.asking is not None:  # a look-back ends within its timeout, or is given up
+            instants.append(state.asking.started + policy_now(self.slice, state, state.asking.step).timeout_us)
+        elif state.owners[-1].alive:
             for index in self.hand.turn(state):
                 record = state.records[index]
                 action = self.hand.decide(state, index)
@@ -256,4 +265,5 @@ def kill(state: State, number: int) -> State:
     requests = tuple(
         q._replace(held=False) if q.owner == number else q for q in state.requests if q.owner != number or q.fate == "out"
     )  # fmt: skip
-    return state._replace(owners=owners, requests=requests)
+    asking = None if state.asking is not None and state.asking.owner == number else state.asking
+    return state._replace(owners=owners, requests=requests, asking=asking)

@@ -24,15 +24,16 @@ class Hand(Settling):
 
     def turn(self, state: State) -> Iterator[int]:
         """The steps that the task's code may be at, given what is settled (rule 8: nothing new beside a doubt)."""
+        undoing = any(r is not None and step.undoes is not None for step, r in zip(self.slice.steps, state.records, strict=True))
         waits = False
         for index, step in enumerate(self.slice.steps):
             record = state.records[index]
             if record is not None and record.settled:
                 continue
             if step.undoes is not None:
-                if self.to_undo(state.records[step.undoes]):
+                if self.to_undo(state, step.undoes):
                     yield index
-            elif not waits and (record is not None or not self.beside_a_doubt(state)):
+            elif not waits and (record is not None or not (undoing or self.beside_a_doubt(state))):
                 yield index
                 waits = not self.slice.parallel
 
@@ -40,8 +41,11 @@ class Hand(Settling):
         """Rule 8: whether another step is in doubt, so that no new intent may be written."""
         return any(record is not None and record.in_doubt for record in state.records)
 
-    def to_undo(self, origin: StepRecord | None) -> bool:
-        return origin is not None and origin.status == StepStatus.DONE
+    def to_undo(self, state: State, origin: int) -> bool:
+        """Whether a step is to be undone now: the task has failed after it, and what was in doubt is settled."""
+        forward = [r for step, r in zip(self.slice.steps, state.records, strict=True) if step.undoes is None]
+        record = state.records[origin]
+        return record is not None and record.status == StepStatus.DONE and all(r is None or r.settled for r in forward)
 
     def decide(self, state: State, index: int) -> Action:
         return decide(policy_now(self.slice, state, index), state.records[index], state.at)

@@ -56,8 +56,9 @@ class AnswerTwice(Hand):
 class UndoOfADoubt(Hand):
     """A step that is in doubt is compensated, as if it were done (against I7)."""
 
-    def to_undo(self, origin: StepRecord | None) -> bool:
-        return origin is not None and origin.status in (StepStatus.DONE, StepStatus.UNCERTAIN)
+    def to_undo(self, state: State, origin: int) -> bool:
+        record = state.records[origin]
+        return record is not None and record.status in (StepStatus.DONE, StepStatus.UNCERTAIN)
 
 
 class BesideADoubt(Hand):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from doubtless.events import CaseKind, Effect, Kind, StepStatus, dump
+from doubtless.events import CaseKind, Effect, Instant, Kind, StepStatus, dump
 from doubtless.fold import Look, StepRecord
 from doubtless.protocol import Fail, Reuse, counts
 
 from .rows import Rows
-from .world import Move, State, policy_now
+from .world import Asking, Move, State, policy_now
 
 PERSON = ("happened", "did_not_happen retry", "did_not_happen fail", "even_now retry", "even_now fail", "abandon")
 
@@ -27,27 +27,41 @@ class Settling(Rows):
             after = self.spend(state, "looks", fault)
             if after is None:
                 continue
-            at, number = state.at, record.attempts[-1].number
-            seen = Look(0, answer, "", at, at, state.owners[owner].epoch, number, None)
-            data: dict[str, Any] = {"answer": answer}
-            if self.look_counts(state, index, record, seen):
-                data["counts"] = True
-            row = self.row(
-                after, index, owner, Kind.LOOKED_BACK, status=record.status, data=data, attempt=number,
-                started_at=at.wall, finished_at=at.wall,
-            )  # fmt: skip
-            rows = [row]
-            if answer == "found":
-                rows.append(
-                    self.row(
-                        after, index, owner, Kind.STEP_SETTLED, status=StepStatus.DONE, attempt=number, output_ref="inline:1"
-                    )
-                )
-                rows += [*self.undone(after, index, owner), *self.closing(after, index, owner)]
-            counted = ", which counts" if "counts" in data else ""
-            words = f"owner {owner + 1} looks back for step {self.slice.steps[index].path}: {answer}{counted}"
-            moves.append(Move(words, self.append(after, owner, *rows)))
+            moves.append(self.record_look(after, owner, index, answer, state.at))
+            slowly = self.spend(after, "slow")
+            if slowly is not None:
+                asking = Asking(owner, index, state.now, answer, len(state.rows))
+                words = f"owner {owner + 1} asks about step {self.slice.steps[index].path}; the answer, {answer}, is on its way"
+                moves.append(Move(words, slowly._replace(asking=asking)))
         return moves
+
+    def answer_comes(self, state: State, asking: Asking) -> Move:
+        """A slow answer is there: recorded, unless the log holds something newer than what was asked about."""
+        after = state._replace(asking=None)
+        if len(state.rows) != asking.rows:
+            return Move("the answer comes, and the log has moved: it is not recorded", after)
+        return self.record_look(after, asking.owner, asking.step, asking.answer, Instant(asking.started, asking.started))
+
+    def record_look(self, state: State, owner: int, index: int, answer: str, started: Instant) -> Move:
+        """Write down what the other side answered; `found` settles the step in the same append."""
+        record = state.records[index]
+        assert record is not None
+        number = record.attempts[-1].number
+        seen = Look(0, answer, "", started, state.at, state.owners[owner].epoch, number, None)
+        data: dict[str, Any] = {"answer": answer}
+        if self.look_counts(state, index, record, seen):
+            data["counts"] = True
+        row = self.row(
+            state, index, owner, Kind.LOOKED_BACK, status=record.status, data=data, attempt=number,
+            started_at=started.wall, finished_at=state.now,
+        )  # fmt: skip
+        rows = [row]
+        if answer == "found":
+            done = self.row(state, index, owner, Kind.STEP_SETTLED, status=StepStatus.DONE, attempt=number, output_ref="inline:1")
+            rows += [done, *self.undone(state, index, owner), *self.closing(state, index, owner)]
+        counted = ", which counts" if "counts" in data else ""
+        words = f"owner {owner + 1} looks back for step {self.slice.steps[index].path}: {answer}{counted}"
+        return Move(words, self.append(state, owner, *rows))
 
     def look_counts(self, state: State, index: int, record: StepRecord, seen: Look) -> bool:
         return counts(policy_now(self.slice, state, index), record, seen)

@@ -90,6 +90,12 @@ LARGE = [
         (Step("1", QUERIED),),
         {"handle": 1, "overrun": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 6},
     ),
+    Slice(
+        "slow-looks",
+        "look-backs that take time: what they answer is older than their row",
+        (Step("1", QUERIED),),
+        {"slow": 2, "lost": 1, "late": 1, "lag": 1, "several": 1, "answers": 1, "looks": 4, "ticks": 6},
+    ),
     Slice("deploy-looser", "a deploy with a shorter absent_after while the intent is open", (DEPLOYED,), DEPLOYS, short=True),
     Slice("deploy-window", "a deploy without the key_window", (DEPLOYED_WINDOW,), DEPLOYS),
     Slice("deploy-class", "a deploy that makes an idem_write a non_idem_write", (DEPLOYED_CLASS,), DEPLOYS, short=True),

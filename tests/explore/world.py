@@ -83,6 +83,7 @@ FAULTS = {
     "pending": "look-backs answered `pending`",
     "unclear": "look-backs answered `unclear`",
     "several": "look-backs answered `several`",
+    "slow": "look-backs that take time",
     "looks": "look-backs",
     "handle": "handles recorded while the call runs",
     "answers": "answers of a person",
@@ -125,6 +126,16 @@ class Request(NamedTuple):
     overran: bool = False
 
 
+class Asking(NamedTuple):
+    """A look-back whose answer is on its way. `rows`: how many rows the log had when it was asked."""
+
+    owner: int
+    step: int
+    started: int
+    answer: str
+    rows: int
+
+
 class State(NamedTuple):
     """What is, at one moment. `records` is the fold of `rows`, by step, as the newest claim sees it."""
 
@@ -139,6 +150,7 @@ class State(NamedTuple):
     refused: frozenset[int]
     spent: tuple[int, ...]
     said: frozenset[tuple[int, str]]
+    asking: Asking | None = None
 
     @property
     def at(self) -> Instant:
@@ -200,7 +212,10 @@ def canonical(explored: Slice, state: State) -> tuple[Any, ...]:
     effects = tuple(tuple(sorted((key, max(0, seen - now)) for key, seen in each)) for each in state.effects)
     first = tuple((key, ago(at)) for key, at in state.first_sent)
     owners = tuple(tuple(owner) for owner in state.owners)
-    return records, owners, tuple(requests), effects, first, tuple(sorted(state.refused)), state.spent, tuple(sorted(state.said))
+    q = state.asking
+    asking = None if q is None else (q.owner, q.step, ago(q.started), q.answer, q.rows == len(state.rows))
+    world = (tuple(requests), effects, first, tuple(sorted(state.refused)), tuple(sorted(state.said)))
+    return records, owners, world, state.spent, asking
 
 
 def _record(
