@@ -54,7 +54,7 @@ def test_the_page_says_what_was_recorded() -> None:
 @pytest.mark.parametrize("explored", BROKEN, ids=lambda s: s.name)
 def test_with_an_assumption_broken_the_double_is_found_and_the_assumption_named(explored: Slice) -> None:
     found = explore(explored, limit=200_000)
-    assert found.violation is not None and found.violation.invariant == "I2"
+    assert found.violation is not None and (found.violation.invariant, found.violation.what) == ("I2", "step 1 has 2 effects")
     (assumption,) = found.assumption
     assert f"the assumption that fails: {assumption}" in in_words(found)
 
@@ -76,6 +76,11 @@ def test_what_tells_two_states_apart_knows_every_field_of_a_record() -> None:
     }  # fmt: skip
     assert Answer._fields == ("seq", "then", "even_now", "by")
     assert Look._fields == ("seq", "answer", "why", "started", "finished", "epoch", "attempt", "look_again_us")
+
+
+def test_what_breaks_with_an_assumption_holds_with_it() -> None:
+    held_with_it = [(s.steps, s.may) for s in SLICES]
+    assert all((s.steps, s.may) in held_with_it for s in BROKEN)
 
 
 def test_each_assumption_is_broken_by_a_slice() -> None:

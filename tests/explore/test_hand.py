@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from doubtless import Doubtless, NeedsHuman, NotSent, Rejected, TaskFailed, injected
+from doubtless.answers import Abandon, DidNotHappen, Happened
 from doubtless.events import Event
-from doubtless.inbox import Abandon, DidNotHappen, Happened
 from doubtless.testing import FakeClock
 
 from .moves import World
