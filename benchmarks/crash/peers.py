@@ -59,8 +59,8 @@ ENTRIES = [
     Entry("irrevon", "irrevon", "irrevon_engine.py", "irrevon.txt",
           look_back=True, python=(3, 13), postgres=True, one_by_one=True,
           note="On PostgreSQL, a database a cell. The look-back is its `status_query`, with a `status_settlement_lag` "
-               "one second above the gateway's documented lag; redispatch after a proven absence is opted into. K: the window is in "
-               "its declaration."),
+               "one second above the gateway's documented lag; redispatch after a proven absence is opted into. K: the window "
+               "is in its declaration."),
     Entry("absurd", "absurd-sdk", "absurd_task.py", "absurd.txt", postgres=True, schema=True,
           note="On PostgreSQL. `claim_timeout` is the bench's lease. No look-back."),
 ]  # fmt: skip
