@@ -96,6 +96,18 @@ LARGE = [
         (Step("1", QUERIED),),
         {"slow": 2, "lost": 1, "late": 1, "lag": 1, "several": 1, "answers": 1, "looks": 4, "ticks": 6},
     ),
+    Slice(
+        "answered-overrun",
+        "two answers while a call that overran still runs, and may name its handle",
+        (Step("1", QUERIED),),
+        {"answers": 2, "several": 2, "overrun": 1, "late": 1, "handle": 1, "looks": 4, "ticks": 6},
+    ),
+    Slice(
+        "windowed-refused",
+        "refusals and a person's answer around a key that is forgotten",
+        (Step("1", WINDOWED._replace(retry_rejected=True)),),
+        {"rejected": 1, "lost": 2, "answers": 1, "several": 1, "late": 1, "looks": 3, "ticks": 5},
+    ),
     Slice("deploy-looser", "a deploy with a shorter absent_after while the intent is open", (DEPLOYED,), DEPLOYS, short=True),
     Slice("deploy-window", "a deploy without the key_window", (DEPLOYED_WINDOW,), DEPLOYS),
     Slice("deploy-class", "a deploy that makes an idem_write a non_idem_write", (DEPLOYED_CLASS,), DEPLOYS, short=True),
