@@ -20,6 +20,9 @@ SHARE = 8
 snapshots together then cost what the log costs, not its square."""
 
 
+CALLS_NEXT = (Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED)
+
+
 class Snapshotting:
     """Makes and finds a task's snapshots. Its caller (`log.TaskLog`) holds the log's lock.
 
@@ -76,6 +79,8 @@ class Snapshotting:
         """Make a snapshot of the fold when one is due, with what is open at this moment; a task that has ended needs none."""
         if last == Kind.TASK_ENDED:
             self.drop()
+        elif last in CALLS_NEXT:
+            return  # what the row announces is called now, without anything in between
         elif self.settled >= self.plan.every and self.plan.state is None and not held:
             if self.settled >= len(self.fold.settled) // SHARE:
                 self.make()

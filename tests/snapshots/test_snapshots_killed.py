@@ -89,6 +89,20 @@ def test_killed_around_its_snapshots_a_task_comes_to_the_same_end_with_each_effe
     lives(ground, random.Random(seed), stateful=stateful)
 
 
+def test_no_snapshot_is_made_between_an_intent_and_its_call_also_where_one_is_due_after_a_kill(ground: Ground) -> None:
+    assert killed(ground, "snapshot:before", 2)  # nine steps are settled, and the snapshot of the last three is owed
+    last: list[str] = []
+
+    def at(here: str) -> None:
+        if here == "snapshot:before":
+            last.append(SqliteStore(str(ground.file), clock=ground.clock.now).rows("t")[-1].kind)
+
+    app = ground.app(every=3, steps=STEPS, hooks=at)
+    assert app.run(app.declared_tasks["reconcile"], task_id="t") == expected(STEPS)
+    assert last
+    assert "StepIntended" not in last
+
+
 @pytest.mark.prove
 @pytest.mark.parametrize("seed", range(200))
 def test_two_hundred_seeds_of_kills_around_snapshots(ground: Ground, seed: int) -> None:
