@@ -32,7 +32,7 @@ TERMINATED = 143
 
 MEANING: dict[int, str] = {
     OK: "done; of a command that looks: looked",
-    FAILED: "the task failed (or was cancelled or compensated)",
+    FAILED: "the task failed (or was cancelled or compensated); crashtest found something wrong",
     USAGE: "the command cannot be carried out as written; nothing was written or sent",
     NEEDS_HUMAN: "only a person can move the task on: doubtless inbox",
     WAITING: "the task waits for a time, or for somebody to resume it",

@@ -11,8 +11,9 @@ Imported only by those who test: `import doubtless` does not load it.
 """
 
 from .clock import FakeClock
+from .crashtest import CrashReport, crashtest
 from .harness import Harness, harness
 from .life import Killed
 from .world import CountingWorld
 
-__all__ = ["CountingWorld", "FakeClock", "Harness", "Killed", "harness"]
+__all__ = ["CountingWorld", "CrashReport", "FakeClock", "Harness", "Killed", "crashtest", "harness"]

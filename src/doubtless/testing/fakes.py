@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..binding import OFFERED, is_async, select, signature_of
+from ..binding import KEY, OFFERED, is_async, select, signature_of
 from ..calls import Frame, current
 from ..drivers import invoke
 from ..durations import parse_duration
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
+class Landing(NamedTuple):
+    """A call of a step's function, or of its fake, that ran to its end: at which place, under which key, and what it gave."""
+
+    task_id: str
+    path: str
+    step: str
+    key: str | None
+    value: Any
+
+
 class Fakes:
     """What stands in place of the steps' functions and queries, and how often each was called."""
 
@@ -33,6 +43,7 @@ class Fakes:
         self.calls: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
         self.looks: Counter[str] = Counter()
+        self.landings: list[Landing] = []
         self._clock = clock
         self._faults = faults
         self._lock = threading.Lock()
@@ -100,7 +111,7 @@ class Fakes:
         except BaseException:
             self._note_raised(frame)
             raise
-        self._note_landed(frame)
+        self._note_landed(frame, kwargs, value)
         return value
 
     async def _acall(self, frame: Frame, fn: Function, kwargs: dict[str, Any]) -> Any:
@@ -111,15 +122,16 @@ class Fakes:
         except BaseException:
             self._note_raised(frame)
             raise
-        self._note_landed(frame)
+        self._note_landed(frame, kwargs, value)
         return value
 
     def _note_raised(self, frame: Frame) -> None:
         with self._lock:
             self._raised[frame.run.task_id, frame.path] = self._clock.now().wall
 
-    def _note_landed(self, frame: Frame) -> None:
+    def _note_landed(self, frame: Frame, kwargs: dict[str, Any], value: Any) -> None:
         with self._lock:
+            self.landings.append(Landing(frame.run.task_id, frame.path, frame.name, kwargs.get(KEY), value))
             self.effects[frame.name] += 1
             self._landed.setdefault((frame.run.task_id, frame.path), self._clock.now().wall)
         self._reach(frame, "after")

@@ -33,6 +33,11 @@ class CountingWorld:
             self._effects.append(effect)
             return dict(effect)
 
+    def clear(self) -> None:
+        """Forget everything: the world as it was before the first effect."""
+        with self._lock:
+            self._effects.clear()
+
     def find(self, idempotency_key: str) -> dict[str, Any] | Several | None:
         """What happened under this key: usable as it stands as a step's `query`. None: nothing; more than one: Several."""
         found = [effect for effect in self.all() if effect["key"] == idempotency_key]

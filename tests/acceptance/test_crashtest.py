@@ -1,0 +1,264 @@
+"""`doubtless crashtest` and `doubtless.testing.crashtest`: sound tasks pass, and what is planted is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from doubtless import Abort, Doubtless, UsageError, executor, injected
+from doubtless.events import Effect
+from doubtless.protocol import AskHuman, Call, LookBack, decide
+from doubtless.testing import CountingWorld, CrashReport, crashtest, harness
+from doubtless.testing.crashtest import scratch
+
+SHOP = '''
+from doubtless import Doubtless, injected
+from doubtless.testing import CountingWorld
+
+app = Doubtless("sqlite:///real.db")
+
+def real(*args, **kwargs):
+    open("real-was-called", "w").close()
+
+def find(idempotency_key):
+    real()
+
+@app.step(effect="read")
+def price(order: str) -> int:
+    print("looking up a price")
+    return 5
+
+@app.step(effect="non_idem_write", query=find, absent_after="PT2M", on_absent="retry")
+def create_sheet(order: str, amount: int, idempotency_key: str = injected()) -> dict:
+    real()
+
+@app.step(effect="non_idem_write")
+def notify(text: str) -> dict:
+    real()
+
+@app.on_case
+def page(case):
+    real()
+
+@app.task
+def adjust(order: str) -> str:
+    sheet = create_sheet(order=order, amount=price(order=order))
+    notify(text=sheet["id"])
+    return sheet["id"]
+
+crashtest_world = CountingWorld()
+
+def crashtest_fakes():
+    return {
+        "create_sheet": lambda order, amount, idempotency_key: crashtest_world.do("sheet", key=idempotency_key),
+        "create_sheet.query": crashtest_world.find,
+        "notify": lambda text: crashtest_world.do("message"),
+    }
+'''
+
+
+def shop(folder: Path, *options: str, source: str = SHOP) -> subprocess.CompletedProcess[str]:
+    """The command, in a folder with that app; nothing of it may touch what is real."""
+    (folder / "shop.py").write_text(source)
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "doubtless.cli", "crashtest", "shop:app", "adjust", "-p", "order=A-17", *options]
+    with TemporaryDirectory(dir=scratch()) as place:
+        done = subprocess.run(
+            command, cwd=folder, env=environment | {"TMPDIR": place}, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        assert not os.listdir(place), "a scratch store is left"
+    assert os.listdir(folder) == ["shop.py"], "the real store was opened, or something real called"
+    return done
+
+
+def test_a_sound_task_passes_and_the_report_counts_each_step(tmp_path: Path) -> None:
+    done = shop(tmp_path, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert (report["wrong"], report["notes"], report["ends"]) == ([], [], {"done": report["runs"]})
+    steps = {step["step"]: step for step in report["steps"]}
+    assert {name: step["most_effects"] for name, step in steps.items() if name != "price"} == {"create_sheet": 1, "notify": 1}
+    assert set(steps["create_sheet"]["doubts"]) == {"its reply", "the look-back found it"}
+    assert steps["create_sheet"]["people"] == 0 < steps["notify"]["people"]
+
+
+def test_an_absent_after_that_is_shorter_than_the_lag_is_reported_with_exit_code_1(tmp_path: Path) -> None:
+    done = shop(tmp_path, "--lag", "PT10M")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG  create_sheet at 2: 2 effects\n" in done.stdout
+    assert "first: the reply of create_sheet lost, its look-back 10 min late\n" in done.stdout
+    assert "WRONG  the world counts 2 of sheet, undisturbed 1\n" in done.stdout
+
+
+def test_writes_without_fakes_are_refused_and_made_up_only_when_asked(tmp_path: Path) -> None:
+    bare = SHOP.partition("crashtest_world = ")[0]
+    refused = shop(tmp_path, source=bare)
+    assert refused.returncode == 2
+    assert "these have no fake: create_sheet, notify; nothing was called" in refused.stderr
+    assert shop(tmp_path, "--fake", source=bare).returncode == 0
+
+
+# ---------------------------------------------------------------- planted
+
+
+class Desk:
+    """An app with a counting world: a read, a write that can be asked for, one that cannot, and one to be undone."""
+
+    def __init__(self, **options: Any) -> None:
+        self.app = app = Doubtless("sqlite:///never-made.db")
+        self.world = world = CountingWorld()
+        options = {"absent_after": "PT2M", "on_absent": "retry", "query": world.find} | options
+
+        @app.step(effect="read")
+        def look(order: str) -> int:
+            return 5
+
+        @app.step(effect="non_idem_write", **options)
+        def create(order: str, idempotency_key: str = injected()) -> dict[str, Any]:
+            return world.do("sheet", key=idempotency_key)
+
+        @app.step(effect="idem_write", idempotent_by="the sheet's id")
+        def withdraw(result: dict[str, Any]) -> dict[str, Any]:
+            return {"withdrawn": result["id"]}
+
+        @app.step(effect="non_idem_write", compensate=withdraw)
+        async def book(order: str) -> dict[str, Any]:
+            return world.do("booking")
+
+        self.look, self.create, self.book = look, create, book
+
+    def test(self, task: Any, **options: Any) -> CrashReport:
+        return crashtest(self.app, task, {"order": "A-17"}, world=self.world, real=True, **options)
+
+    def create_alone(self) -> Any:
+        @self.app.task
+        def task(order: str) -> dict[str, Any]:
+            return self.create(order=order)
+
+        return task
+
+
+def said(report: CrashReport) -> list[str]:
+    return [one.what for one in report.wrong]
+
+
+def test_an_async_task_with_branches_that_fails_is_undone_at_every_point() -> None:
+    desk = Desk()
+
+    @desk.app.task
+    async def task(order: str) -> None:
+        await desk.app.parallel(lambda: desk.book(order="a"), lambda: desk.book(order="b"))
+        raise Abort("nobody wants it")
+
+    report = desk.test(task)
+    assert (said(report), report.undisturbed, report.ends) == ([], "compensated", {"compensated": report.runs})
+    assert {step.step: step.most_effects for step in report.steps} == {"book": 1, "withdraw": 1}
+
+
+def test_a_read_that_writes_is_reported_by_the_world() -> None:
+    desk = Desk()
+
+    @desk.app.step(effect="read")
+    def look_and_note(order: str) -> dict[str, Any]:
+        return desk.world.do("note")
+
+    @desk.app.task
+    def task(order: str) -> int:
+        look_and_note(order=order)
+        return desk.look(order=order)
+
+    assert said(desk.test(task)) == ["the world counts 2 of note, undisturbed 1"]
+
+
+def test_an_absence_that_the_log_believes_and_the_world_does_not_is_reported() -> None:
+    desk = Desk(on_absent="fail")
+    task = desk.create_alone()
+    assert said(desk.test(task)) == []
+    assert "create at 1: not applied, says the log, and it was made" in said(desk.test(task, lag="PT10M"))
+
+
+def test_a_look_back_that_finds_somebody_elses_object_is_reported() -> None:
+    desk = Desk(query=lambda order: {"id": "another", "order": order})
+    assert "create at 1: its look-back found something that this task has not made" in said(desk.test(desk.create_alone()))
+
+
+def test_a_task_that_goes_another_way_on_replay_is_reported() -> None:
+    desk, turns = Desk(), []
+
+    @desk.app.task
+    def task(order: str) -> None:
+        turns.append(order)
+        if len(turns) % 2 == 0:
+            desk.create(order=order)
+        desk.look(order=order)
+
+    assert any(text.startswith("it does not end: diverged: the task: at place 1") for text in said(desk.test(task)))
+
+
+def test_a_protocol_that_sends_again_what_is_in_doubt_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(policy: Any, record: Any, now: Any) -> Any:
+        action = decide(policy, record, now)
+        doubt = isinstance(action, AskHuman | LookBack) and record is not None and policy.effect == Effect.NON_IDEM_WRITE
+        return Call(len(record.attempts) + 1) if doubt else action
+
+    desk = Desk()
+    task = desk.create_alone()
+    assert said(desk.test(task)) == []
+    monkeypatch.setattr(executor, "decide", again)
+    assert "create at 1: 2 effects" in said(desk.test(task))
+
+
+def test_a_second_run_that_is_let_in_beside_a_stopped_owner_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    task = desk.create_alone()
+    monkeypatch.setattr(desk.app, "resume", lambda task_id, wait: None)
+    assert "a second run beside a stopped owner ran it" in said(desk.test(task))
+
+
+# ---------------------------------------------------------------- what is whose
+
+
+def test_a_task_that_does_not_end_undisturbed_is_reported_and_not_disturbed() -> None:
+    desk = Desk()
+
+    @desk.app.task
+    def task(order: str) -> None:
+        raise KeyError(order)
+
+    report = desk.test(task)
+    assert (report.runs, len(report.wrong)) == (0, 1)
+    assert said(report)[0].startswith("it does not end: code_error")
+
+
+def test_a_fake_write_that_its_real_query_would_look_for_is_refused() -> None:
+    desk = Desk()
+    fakes: dict[str, Callable[..., Any]] = {name: lambda **params: {"id": 1} for name in ("create", "book", "withdraw")}
+    with pytest.raises(UsageError, match="looked for by the real query: create"):
+        crashtest(desk.app, desk.create_alone(), {"order": "A-17"}, fakes=fakes)
+    with pytest.raises(UsageError, match="no such step"):
+        crashtest(desk.app, "task", {"order": "A-17"}, fakes={"creat": fakes["create"]})
+
+
+def test_no_hook_is_called_and_the_app_has_its_own_parts_again(tmp_path: Path) -> None:
+    desk, paged = Desk(), []
+    desk.app.on_case(lambda case: paged.append(case.id))
+
+    @desk.app.task
+    async def task(order: str) -> dict[str, Any]:
+        return await desk.book(order=order)
+
+    assert desk.test(task).steps[0].people > 0
+    assert paged == []
+    with harness(desk.app, tmp_path) as h:
+        h.lose_reply(desk.book)
+        with pytest.raises(Exception, match="person"):
+            h.run(task, "t", order="A-17")
+    assert len(paged) == 1
