@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,7 @@ from typing import NamedTuple
 
 from peers import DOUBTLESS, ENTRIES, Entry
 from report import Row, page
-from situations import HERE, SITUATIONS, Gateway, Peer, Result, Situation, play
+from situations import HERE, LIVING, SITUATIONS, Gateway, Peer, Result, Situation, play
 
 ROOT = HERE.parents[1]
 
@@ -115,6 +117,13 @@ def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
     return Row(entry, installed, "", cells)
 
 
+def ended_early(number: int, frame: object) -> None:
+    """Leave no process behind: SIGKILL ends a stopped one too. The gateway ends with us."""
+    for child in list(LIVING):
+        child.kill()
+    os._exit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--venvs", type=Path, help="where the peers' environments are made and kept; default: a temporary folder")
@@ -129,6 +138,8 @@ def main() -> int:
     told = parser.parse_args()
     situations = [s for s in SITUATIONS if not told.cells or s.letter in told.cells.split(",")]
     entries = [e for e in ENTRIES if not told.peers or e.name in told.peers.split(",")]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ended_early)
     begun = time.monotonic()
     if told.noted:
         noted = json.loads(told.noted.read_text())

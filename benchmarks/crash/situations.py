@@ -30,6 +30,9 @@ WINDOW = 2.0
 PATIENCE = 45.0
 """Seconds after which a process that still waits is ended; it said `waiting`."""
 
+LIVING: set[subprocess.Popen[str]] = set()
+"""Every process of a program under test that has not been waited for, for whoever ends the bench early: one may be stopped."""
+
 
 class Gateway:
     """The counting gateway, in a process of its own."""
@@ -121,6 +124,7 @@ class Stage:
             env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
         self.living.append(child)
+        LIVING.add(child)
         return child
 
     def kill(self, child: subprocess.Popen[str]) -> None:
@@ -128,6 +132,7 @@ class Stage:
         child.kill()
         child.communicate()
         self.living.remove(child)
+        LIVING.discard(child)
         self.said.append(Said("one", "killed", ""))
 
     def end(self, child: subprocess.Popen[str], owner: str, *, kill: bool = False) -> Said:
@@ -140,6 +145,7 @@ class Stage:
             child.kill()
             text, _ = child.communicate()
         self.living.remove(child)
+        LIVING.discard(child)
         if self.verbose:
             print(f"--- {self.peer.name} {self.cell} {owner}\n{text}")
         last = text.strip().splitlines()[-1:] or [""]
@@ -297,6 +303,7 @@ def play(peer: Peer, situation: Situation, gateway: Gateway, folder: Path, *, ve
         for child in stage.living:
             child.kill()  # SIGKILL ends a stopped process too
             child.communicate()
+            LIVING.discard(child)
         stage.release("drop")
     counted = gateway.control(cell)
     word = stage.said[-1].word
