@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove explore docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove explore mutants docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ prove: setup ## the whole matrix, the whole kill sweep and every slice of the ex
 
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
 	$(BIN)/python -m tests.explore --record
+
+mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
+	$(BIN)/python -m tests.mutation.run --record
 
 docs: setup ## write what the docs take from the code
 	$(BIN)/python docs/make_reference.py

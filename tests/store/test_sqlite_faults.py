@@ -214,6 +214,18 @@ def test_whatever_write_or_sync_fails_the_log_holds_all_of_an_append_or_nothing(
     assert len(again.rows("recon-1")) == w.seq
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_each_append_is_synced_before_it_returns(torn: TornVFS, make_store: MakeStore, clock: TurnClock, several: bool) -> None:
+    store = make_store()
+    store.accept(accepted("recon-1", clock()))
+    w = Writer(store, "recon-1", store.claim("recon-1"))
+    for step in (1, 2, 3):
+        rows = [intended("recon-1", clock(), w.epoch, step), *[case_opened("recon-1", clock(), w.epoch)] * several]
+        with _failing(torn, "sync", 0) as seen:
+            w.append(*rows)
+        assert seen, "the append returned, and its rows may be lost with the power"
+
+
 def test_a_commit_that_stands_although_its_error_came_late_counts_as_written(
     begin: Begin, store: SqliteStore, clock: TurnClock
 ) -> None:
