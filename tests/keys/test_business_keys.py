@@ -415,6 +415,7 @@ def test_a_step_whose_effect_another_task_made_carries_no_obligation(start: Star
     with pytest.raises(TaskFailed) as caught:
         h.run(failing, "b")
     assert (caught.value.status, world.count()) == ("failed", 1)
+    assert "stands" not in app.store.rows("b")[-1].details  # it stands in the list of the task that made it
     assert {row.path for row in app.store.rows("b")} == {None, "1"}
 
 

@@ -70,6 +70,9 @@ def test_what_settles_the_holder_moves_the_key_and_the_next_turn_follows_only_th
         late = letting("a", clock, a.epoch, StepStatus.DONE)
         a.append(late)  # of a turn that is over: the key is another one's
         assert store.key("k") == KeyRow("k", 2, "b", "1", "open", None, None, None)
+    else:
+        with pytest.raises(KeyHeld):
+            b.append(taking("b", clock, b.epoch, turn=2))
     assert sound(store)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tasks_ground import PATIENCE, Deploys, World, intents, only_case, raised, rows, settle, statuses, until
+from tasks_ground import PATIENCE, Deploys, World, intents, kinds, only_case, raised, rows, settle, statuses, until
 
 from doubtless import (
     Abort,
@@ -24,6 +24,7 @@ from doubtless import (
     Rejected,
     StepFailed,
     TaskFailed,
+    executor,
     injected,
 )
 from doubtless.events import Kind
@@ -287,6 +288,47 @@ def test_a_doubt_in_one_branch_lets_the_others_finish_what_is_in_flight_and_begi
     settle(app, Happened({"ok": True}))
     assert app.run(work, "t") == "through"
     assert (world.n("lost"), world.n("slow")) == (1, 2)
+
+
+def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_begin(
+    deploy: Deploys, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doubt comes between the decision to call and the append of the intent (rule 8)."""
+    app = deploy()
+    begun, lose = threading.Event(), threading.Event()
+
+    @app.step(effect="non_idem_write")
+    def lost() -> Any:
+        world.do("lost")
+        begun.set()
+        assert lose.wait(PATIENCE)
+        raise ConnectionResetError("the reply was lost")
+
+    @app.step(effect="non_idem_write")
+    def tell() -> dict[str, Any]:
+        return world.do("tell")
+
+    original = executor.call_params
+
+    def prepared(runtime: Any, definition: Any, text: str) -> Any:
+        if definition.name == "tell" and not lose.is_set():
+            assert begun.wait(PATIENCE)
+            lose.set()
+            until(lambda: Kind.ATTEMPT_ENDED in kinds(app, "t"), "the neighbour's lost reply")
+        return original(runtime, definition, text)
+
+    monkeypatch.setattr(executor, "call_params", prepared)
+
+    @app.task
+    def work() -> Any:
+        app.parallel(lost, tell)
+        return "through"
+
+    assert isinstance(raised(app.run, work, "t"), NeedsHuman)
+    assert (world.n("lost"), world.n("tell")) == (1, 0)
+    settle(app, Happened({"ok": True}))
+    assert app.run(work, "t") == "through"
+    assert (world.n("lost"), world.n("tell")) == (1, 1)
 
 
 def test_two_branches_in_doubt_each_get_their_case_in_one_run(deploy: Deploys, world: World) -> None:

@@ -452,6 +452,48 @@ def test_a_step_or_query_that_is_gone_while_in_doubt_is_a_case_and_no_crash(depl
     assert world.n() == 1
 
 
+@pytest.mark.parametrize("gone", ["classify", "compensate"])
+def test_what_an_intent_relied_on_and_is_gone_is_a_case_before_anybody_else_is_asked(
+    deploy: Deploys, world: World, gone: str
+) -> None:
+    """C100: the other side could say that it happened, and then nothing could judge or undo it."""
+
+    def release(old: bool) -> tuple[Doubtless, Any]:
+        app = deploy()
+
+        def undo() -> int:
+            return 1
+
+        def look() -> int:
+            world.do("look")
+            return 5
+
+        options: dict[str, Any] = {} if not old else {"classify": lambda reply: None} if gone == "classify" else {"compensate": undo}
+
+        @app.step(effect="non_idem_write", query=look, **options)
+        def pay() -> int:
+            world.do("pay")
+            raise KeyboardInterrupt
+
+        @app.task
+        def task() -> int:
+            return pay()
+
+        return app, task
+
+    app, task = release(old=True)
+    with pytest.raises(KeyboardInterrupt):
+        app.run(task, "t")
+    app, task = release(old=False)
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    assert f"gone from the table since the intent: {gone}" in only_case(app).why
+    assert world.n("look") == 0
+    settle(app, Happened(5))
+    assert app.run(task, "t") == 5
+    assert world.n("pay") == 1
+
+
 def test_a_renamed_step_has_diverged(deploy: Deploys, world: World) -> None:
     """C100, C06: the log is untouched by code that no longer fits it."""
 

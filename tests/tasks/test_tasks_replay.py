@@ -440,6 +440,34 @@ def test_what_is_resent_are_the_stored_params_whatever_the_code_words_now(deploy
 
 
 @pytest.mark.parametrize("effect", ["idem_write", "non_idem_write"])
+def test_what_was_surely_not_sent_is_sent_as_it_was_stored_too(
+    deploy: Deploys, world: World, clock: FakeClock, effect: Any
+) -> None:
+    """C32, C34: no doubt is settled first here; task code comes to its place with a param that is worded anew."""
+    app = deploy()
+    now, sent = iter(["09:00", "10:00"]), list[str]()
+
+    @app.step(effect=effect, volatile="at", backoff="PT1H")
+    def pay(n: int, at: str, idempotency_key: str = injected()) -> int:
+        sent.append(at)
+        if len(sent) == 1:
+            raise NotSent
+        world.do("pay", at, idempotency_key)
+        return n
+
+    @app.task
+    def task() -> int:
+        return pay(1, at=next(now))
+
+    with pytest.raises(TaskWaiting):
+        app.run(task, "t", wait=False)
+    clock.advance(2 * 3600)
+    assert app.run(task, "t") == 1
+    assert sent == ["09:00", "09:00"]
+    assert world.n() == 1
+
+
+@pytest.mark.parametrize("effect", ["idem_write", "non_idem_write"])
 def test_the_next_generation_of_a_key_follows_only_a_durable_rejection(deploy: Deploys, world: World, effect: Any) -> None:
     """C46."""
     app = deploy()

@@ -239,6 +239,40 @@ def test_a_late_success_after_an_attempt_that_a_person_risked_is_a_contradiction
     assert app.run(task, "t") == 2
 
 
+def test_a_late_success_that_settles_a_step_whose_risked_attempt_is_in_doubt_too_is_a_contradiction(
+    app: Doubtless, world: World, gate: Gate
+) -> None:
+    """Rule 12: the first call came through late, and nobody knows of the second, which no key protects."""
+
+    @app.step(effect="non_idem_write", timeout=SHORT, query=lambda: Pending("PT1S"), settle_within="PT10S")
+    def pay() -> int:
+        number = world.do("pay")["id"]
+        if number == 1:
+            gate.hang()
+            return 1
+        gate.open.set()
+        until(lambda: Kind.EVIDENCE_STORED in kinds(app, "t"), "the late reply of the first call")
+        raise ConnectionResetError("the second reply was lost")
+
+    def answer(case: Any) -> None:
+        if case.kind == "doubt" and world.n() == 1:
+            app.settle(case.id, DidNotHappen("retry", even_now=True), by="anna", why="at my risk", shown=case.hash)
+
+    app.on_case(answer)
+
+    @app.task
+    def task() -> int:
+        return pay()
+
+    assert app.run(task, "t") == 1
+    free(app)
+    case = only_case(app)
+    assert case.kind == "contradiction"
+    assert "attempt 1" in case.why
+    assert statuses(app, "t") == {"1": "done"}
+    assert world.n() == 2
+
+
 def test_a_drain_between_two_passes_is_not_lost(app: Doubtless, world: World, gate: Gate) -> None:
     looks: list[int] = []
 

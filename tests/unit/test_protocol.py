@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import S, StepLog
 
-from doubtless.effects import Policy
+from doubtless.effects import Deadline, Policy
 from doubtless.events import CaseKind, Effect, Instant, StepStatus
 from doubtless.fold import Look
 from doubtless.protocol import Action, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, backoff, counts, decide
@@ -87,6 +87,15 @@ def jitter(base: int) -> tuple[int, int]:
 @pytest.mark.parametrize("effect", CLASSES)
 def test_nothing_logged_is_called(effect: str) -> None:
     assert decide(policy(effect), None, StepLog().now) == Call(1)
+
+
+def test_a_compensation_begins_before_its_deadline_and_not_at_it() -> None:
+    log = StepLog()
+    step = policy()._replace(undo_by=Deadline(log.now, HOUR))
+    log.advance(HOUR - 1)
+    assert decide(step, None, log.now) == Call(1)
+    log.advance(1)
+    assert isinstance(decide(step, None, log.now), AskHuman)
 
 
 @pytest.mark.parametrize("effect", CLASSES)
@@ -534,6 +543,9 @@ def test_an_absence_proves_nothing_where_the_step_does_not_say_when(on_absent: s
     log.attempt("unknown")
     log.advance(HOUR // 2)
     assert not look(log, step, "absent")
+    assert isinstance(now(log, step), AskHuman)
+    log.advance(HOUR // 4)
+    assert not look(log, step, "absent")  # a look that a later claim makes: two of them prove nothing either
     assert isinstance(now(log, step), AskHuman)
 
 
