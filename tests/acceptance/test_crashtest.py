@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
-from doubtless import Abort, Doubtless, UsageError, executor, injected
+from doubtless import Abort, Doubtless, Finish, State, StepCall, Turn, UsageError, executor, injected
 from doubtless.events import Effect
 from doubtless.protocol import AskHuman, Call, LookBack, decide
 from doubtless.testing import CountingWorld, CrashReport, crashtest, harness
 from doubtless.testing.crashtest import scratch
+from doubtless.testing.server import serving
+from doubtless.testing.standins import StandIns
+from doubtless.testing.trial import Found, Trial, Trouble
 
 SHOP = '''
 from doubtless import Doubtless, injected
@@ -216,11 +221,110 @@ def test_a_protocol_that_sends_again_what_is_in_doubt_is_found_out(monkeypatch: 
     assert "create at 1: 2 effects" in said(desk.test(task))
 
 
+def test_a_doubt_without_a_case_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(run: Any, record: Any, why: str, *, anew: bool = False) -> Iterator[Any]:
+        raise run.park(why, human=True)
+        yield
+
+    desk = Desk()
+
+    @desk.app.task
+    async def task(order: str) -> dict[str, Any]:
+        return await desk.book(order=order)
+
+    monkeypatch.setattr(executor, "ask", ask)
+    told = said(desk.test(task))
+    assert "in doubt, without a case and without a time to look again: the task: book at 1" in told
+    assert "it does not end: it needs a person, and asks nothing" in told
+
+
 def test_a_second_run_that_is_let_in_beside_a_stopped_owner_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     task = desk.create_alone()
     monkeypatch.setattr(desk.app, "resume", lambda task_id, wait: None)
     assert "a second run beside a stopped owner ran it" in said(desk.test(task))
+
+
+# ---------------------------------------------------------------- what happens
+
+
+def test_each_trouble_happens_where_it_was_ordered_and_the_points_are_all_commits_and_calls(tmp_path: Path) -> None:
+    desk = Desk()
+    task = desk.create_alone()
+    stand_ins = StandIns(desk.app, None, fake=False, outputs={}, real=True)
+
+    def attempt(name: str, trouble: Trouble | None) -> Found:
+        (tmp_path / name).mkdir()
+        with Trial(desk.app, str(tmp_path / name), stand_ins, trouble) as trial:
+            return trial.carry_out(task, name, {"order": "A-17"}, None)
+
+    calm = [point.words for point in attempt("calm", None).arrivals]
+    commits = ["accept", "claim", "StepIntended of create", "StepSettled of create", "TaskEnded"]
+    assert [words for words in calm if "commit" in words] == [f"{w} the commit of {c}" for c in commits for w in ("before", "after")]
+    at = calm.index("after the call of create") + 1
+    for name, trouble, looks, claims in (
+        ("lost", Trouble("", at, "lose"), (1, 1), 1),
+        ("lost-before", Trouble("", at, "lose", then="before"), (2, 1), 2),
+        ("lost-after", Trouble("", at, "lose", then="after"), (2, 2), 2),
+        ("late", Trouble("", at, "lose", lags=("create", 60_000_000)), (2, 2), 1),
+        ("killed", Trouble("", at, "kill"), (1, 1), 2),
+        ("stopped", Trouble("", at - 1, "stop"), (0, 0), 1),
+    ):
+        found = attempt(name, trouble)
+        words = [point.words for point in found.arrivals]
+        assert (found.end, found.wrong, found.reached) == ("done", [], True), name
+        looked = tuple(words.count(f"{when} the look-back of create") for when in ("before", "after"))
+        assert (looked, words.count("after the commit of claim")) == (looks, claims), name
+
+
+def test_agents_children_and_the_librarys_own_steps_are_gone_through_too() -> None:
+    desk = Desk()
+    child = desk.create_alone()
+
+    @desk.app.task
+    def parent(order: str) -> list[Any]:
+        desk.app.sleep("PT1H")
+        return [desk.app.now().isoformat(), child(order=order)]
+
+    def choose(state: State) -> Turn | Finish:
+        return Finish("made") if state.facts else Turn(calls=[StepCall("create", {"order": "A-17"}, "c1")])
+
+    agent = desk.app.agent("agent", choose=choose, steps=[desk.create])
+    for report in (desk.test(parent), crashtest(desk.app, agent, {"goal": "a sheet"}, world=desk.world, real=True)):
+        assert (said(report), report.ends) == ([], {"done": report.runs})
+        assert [(step.step, step.most_effects) for step in report.steps] == [("create", 1)]
+
+
+def test_a_world_over_http_counts_what_the_real_steps_of_a_crash_test_send_it() -> None:
+    app, world = Doubtless("sqlite:///never-made.db"), CountingWorld()
+    with serving(world) as url:
+
+        def find(idempotency_key: str) -> Any:
+            try:
+                with urlopen(f"{url}/find?key={idempotency_key}") as reply:
+                    return json.load(reply)
+            except HTTPError as error:
+                with error:
+                    return None if error.code == 404 else {"several": json.load(error)}
+
+        @app.step(effect="non_idem_write", query=find, absent_after="PT2M", on_absent="retry")
+        def create(order: str, idempotency_key: str = injected()) -> Any:
+            data = json.dumps({"order": order}).encode()
+            with urlopen(Request(f"{url}/sheet", data, {"Idempotency-Key": idempotency_key})) as reply:
+                return json.load(reply)
+
+        @app.task
+        def task(order: str) -> Any:
+            return create(order=order)
+
+        report = crashtest(app, task, {"order": "A-17"}, world=world, real=True)
+        assert (said(report), report.steps[0].people) == ([], 0)
+        with urlopen(f"{url}/effects/sheet") as reply:
+            assert [effect["order"] for effect in json.load(reply)] == ["A-17"], "of the last run"
+        with pytest.raises(HTTPError, match="400") as refused, urlopen(Request(f"{url}/sheet", b"[1")):
+            pass
+        refused.value.close()
+    assert world.count() == 1
 
 
 # ---------------------------------------------------------------- what is whose

@@ -109,7 +109,7 @@ def as_text(report: CrashReport) -> str:
     for one in report.wrong:
         lines += [f"WRONG  {one.what}", f"       in {one.runs} {'run' if one.runs == 1 else 'runs'}, first: {one.first}"]
     lines += [f"note: {text}" for text in report.notes]
-    lines.append(f"{len(report.wrong)} things are wrong" if report.wrong else "nothing happened that must not")
+    lines.append(f"wrong: {len(report.wrong)}" if report.wrong else "nothing happened that must not")
     return "\n".join(lines)
 
 

@@ -259,9 +259,8 @@ class Trial(Harness):
 
     def _answer(self) -> str:
         """Answer as somebody who sees what was counted; why it cannot go on, if nothing could be answered."""
-        left, cases = "", self.app.inbox().cases
-        answered = 0
-        for case in cases:
+        left, answered = "it needs a person, and asks nothing", 0
+        for case in self.app.inbox().cases:
             given = self._given(case)
             if given is None:
                 left = self._same(f"{case.kind}{f' about {case.step}' if case.step else ''}: {case.why}")
