@@ -134,6 +134,7 @@ class Fork:
         self.within = within
         self._lock = threading.Lock()
         self._own: Accounted | None = None
+        self._early: list[tuple[str, str, bytes, tuple[str, str] | None]] = []
         self._effects: list[Standing] = []
         self._read: dict[str, int] = {}
 
@@ -145,49 +146,74 @@ class Fork:
             self._read = read
         return self._effects
 
-    def open_effects(self, store: Store) -> list[Standing]:
-        """What stands and is not accounted for: the fork has not decided about the same step at its place, nor taken it over."""
+    def open_effects(self, store: Store, step: str, input_hash: bytes, *, reuse: bool = False) -> list[Standing]:
+        """What stands and is not accounted for, before this write: not decided about at its place, and not taken over.
+
+        What the fork has decided about with other params is shown once more before the write that equals it: it may go
+        another order, and what a person has said of one write says nothing of the effect of another. `reuse`: a person has
+        said of this write to reuse what stands: all that equals it and that nobody has taken over is there for it.
+        """
         with self._lock:
             effects = self._standing(store)
             if self._own is None and effects:
                 self._own = accounted(store, self.root + self.within)
+                for early in self._early:  # decided about, and perhaps not in the log yet
+                    self._own.note(*early)
+                self._early.clear()
             logs = {one.within: self._own for one in effects if one.within == self.within}
             for within in {one.within for one in effects} - logs.keys():
                 logs[within] = accounted(store, self.root + within)
             taken = {made for log in logs.values() if log is not None for made in log.taken}
-            return [
-                one
-                for one in effects
-                if one.made not in taken and (one.path, one.step) not in (logs[one.within] or NOTHING).decided
-            ]
+            found = []
+            for one in effects:
+                log, place = logs[one.within] or NOTHING, (one.path, one.step)
+                alike = one.step == step and one.input_hash == input_hash
+                if one.made in taken or (one.input_hash in log.decided.get(place, ()) and not (reuse and alike)):
+                    continue
+                if alike or place not in log.decided:
+                    found.append(one)
+            return found
 
-    def decided(self, path: str, step: str, taken: Standing | None = None) -> None:
+    def decided(self, path: str, step: str, input_hash: bytes, taken: Standing | None = None) -> None:
         """This write of the fork is decided about."""
+        made = None if taken is None else taken.made
         with self._lock:
             if self._own is not None:
-                self._own.decided.add((path, step))
-                if taken is not None:
-                    self._own.taken.add(taken.made)
+                self._own.note(path, step, input_hash, made)
+            else:
+                self._early.append((path, step, input_hash, made))
 
 
 class Accounted(NamedTuple):
-    """What a fork's log says of the original's effects: the places and steps decided about, the effects taken over."""
+    """What a fork's log says of the original's effects: what was decided about, and the effects that were taken over.
 
-    decided: set[tuple[str, str]]
+    Shapes: `decided`: by place and step, the params that it was decided with; those of what was taken over from another
+    place are not among them: the effect at this place may be another one with the same params.
+    """
+
+    decided: dict[tuple[str, str], set[bytes | None]]
     taken: set[tuple[str, str]]
 
+    def note(self, path: str, step: str, input_hash: bytes | None, taken: tuple[str, str] | None) -> None:
+        hashes = self.decided.setdefault((path, step), set())
+        if taken is not None:
+            self.taken.add(taken)
+        if input_hash is not None and (taken is None or taken[1] == path):
+            hashes.add(input_hash)
 
-NOTHING: Final = Accounted(set(), set())
+
+NOTHING: Final = Accounted({}, set())
 
 
 def accounted(store: Store, task_id: str) -> Accounted:
     """What the log of a fork, or of a child of it, has accounted for."""
-    found = Accounted(set(), set())
+    found = Accounted({}, set())
     for row in store.rows(task_id):
         if row.path is not None:
-            found.decided.add((row.path, row.step_name or ""))
-            if row.kind == Kind.STEP_SETTLED and row.data is not None and "from" in (data := row.details):
-                found.taken.add((data["from"], data["path"]))
+            settled = row.kind == Kind.STEP_SETTLED and row.data is not None
+            data = row.details if settled else {}
+            taken = (data["from"], data["path"]) if "from" in data else None
+            found.note(row.path, row.step_name or "", row.input_hash, taken)
     return found
 
 

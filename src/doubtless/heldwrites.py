@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .beyond import Fork, Standing, WritePolicy
 from .effects import StepDefinition
@@ -44,33 +44,49 @@ def before_write(run: ForkRun, fork: Fork, definition: StepDefinition, path: str
     try:
         while True:
             try:
-                return _decide(run, fork, definition, path, given)
+                # What a branch beside takes in, or takes over, comes before this look or after what follows from it.
+                with run.log.lock:
+                    settled = _decide(run, fork, definition, path, given)
             except Moved:
                 continue
+            break
     except (StoreError, StaleEpoch) as error:
         raise run.broken(error) from error
+    if not isinstance(settled, Asked):
+        return settled
+    for case in settled.opened:
+        run.runtime.case_opened(case)
+    raise run.park(settled.why, human=True)
 
 
-def _decide(run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input) -> Settled | None:
+class Asked(NamedTuple):
+    """A person has to answer first: why, and the cases that were opened for it now."""
+
+    why: str
+    opened: list[str]
+
+
+def _decide(run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input) -> Settled | Asked | None:
     name, effect = definition.name, str(definition.effect)
     policy, answer = _policy(run, fork, path, name, effect, given)
-    effects = [] if policy == "run" or answer == "run" else fork.open_effects(run.runtime.store)
-    if not effects and answer != "deny":
+    runs = answer == "run" or (policy == "run" and not answer)  # what was said of this very write counts first
+    effects = [] if runs else fork.open_effects(run.runtime.store, name, given.digest, reuse=answer == "reuse")
+    if not effects and answer not in ("deny", "reuse"):
         _close_questions(run, path)
-        fork.decided(path, name)
+        fork.decided(path, name, given.digest)
         return None
     alike = [one for one in effects if one.step == name and one.input_hash == given.digest and one.status == StepStatus.DONE]
     here = next((one for one in alike if (one.within, one.path) == (fork.within, path)), None)
+    chosen = None
     if answer == "deny":
         settled = _settle(run, definition, path, given, StepStatus.NOT_APPLIED, error=_denied(run, path))
     elif policy == "reuse" and here is not None:
         settled = _settle(run, definition, path, given, StepStatus.DONE, taken=here)
     elif answer == "reuse" and (chosen := here or (alike[0] if len(alike) == 1 else None)) is not None:
         settled = _settle(run, definition, path, given, StepStatus.DONE, taken=chosen)
-        fork.decided(path, name, chosen)
-    else:
-        raise _ask(run, fork, definition, path, given, effects, reusable=here is not None or len(alike) == 1)
-    fork.decided(path, name)
+    else:  # also when a person has said reuse, and what could be reused is gone: that is no leave to run it
+        return _ask(run, fork, definition, path, given, effects, reusable=here is not None or len(alike) == 1)
+    fork.decided(path, name, given.digest, chosen)
     return settled
 
 
@@ -129,9 +145,9 @@ def _settle(
 
 def _ask(
     run: ForkRun, fork: Fork, definition: StepDefinition, path: str, given: Input, effects: list[Standing], *, reusable: bool
-) -> Parking:
-    """Open the question about this write, unless it is open and says the same; the parking that waits for the answer."""
-    many = "1 effect stands" if len(effects) == 1 else f"{len(effects)} effects stand"
+) -> Asked:
+    """Open the question about this write, unless it is open and says the same."""
+    many = "1 effect stands" if len(effects) == 1 else f"{len(effects) or 'no'} effects stand"
     why = f"before {definition.name} at {path}: {many} beyond the point at which {fork.terms.task_id} was forked"
     answers = [one for one in ANSWERS if reusable or not one.startswith("reuse")]
     question = {
@@ -144,13 +160,11 @@ def _ask(
         data["more"] = len(effects) - LISTED
     ref, blob = run.runtime.content.put(given.text)
     same = any(opened.row.details == json.loads(dump(data)) for opened in _questions(run, path).values())
+    before = set(run.log.cases)
     if not same:
         row = draft(run.task_id, Kind.CASE_OPENED, run.runtime.store.now(), input_ref=ref, data=data, epoch=run.log.epoch)
-        before = set(run.log.cases)
         run.log.append(*_closing(run, path), row, blobs=() if blob is None else (blob,))
-        for case in run.log.cases.keys() - before:
-            run.runtime.case_opened(case)
-    return run.park(why, human=True)
+    return Asked(why, [case for case in run.log.cases if case not in before])
 
 
 def _questions(run: ForkRun, path: str) -> dict[str, Any]:

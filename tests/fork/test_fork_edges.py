@@ -26,9 +26,11 @@ from doubtless import (
     TaskWaiting,
     Turn,
     UsageError,
+    passes,
 )
-from doubtless.beyond import standing, terms_of
+from doubtless.beyond import Fork, standing, terms_of
 from doubtless.events import Kind, StepStatus, draft
+from doubtless.heldwrites import before_write
 
 
 def test_an_original_that_is_being_run_is_busy(ground: Ground) -> None:
@@ -426,3 +428,169 @@ def test_a_done_original_that_was_compensated_by_order_is_not_built_on(ground: G
     needs_human(lambda: app.resume(fork.id))
     answer(app, "run")
     assert app.resume(fork.id) == [3, 2], "paid anew, told once"
+
+
+@pytest.mark.parametrize("first", ["reuse", "deny", "run"])
+def test_an_effect_is_not_made_again_unasked_because_the_fork_has_another_order(ground: Ground, first: str) -> None:
+    """The fork decides about its first write at the place of an effect that its second one equals: that one is asked about."""
+    app, work = ground.release(lambda have: [have.pay("one"), have.pay("two")])
+    app.run(work, "t")
+
+    def turned(have: Steps) -> Any:
+        try:
+            two = have.pay("two")
+        except StepFailed:
+            two = None
+        return [two, have.pay("one")]
+
+    app, _ = ground.release(turned)
+    app.fork("t", at=1, task_id="f")
+    needs_human(lambda: app.resume("f"))
+    answer(app, first)
+    needs_human(lambda: app.resume("f"))
+    assert ground.n("pay", "one") == 1
+    case = question(app)
+    assert "reuse" in case.evidence["fork"]["answers"]
+    assert [one["path"] for one in case.evidence["stands"]] == (["1"] if first == "reuse" else ["1", "2"])
+    answer(app, "reuse")
+    assert app.resume("f")[1] == {"id": 1, "what": "one"}
+    assert (ground.n("pay", "one"), ground.n("pay", "two")) == (1, 2 if first == "run" else 1)
+
+
+def two_that_ask(ground: Ground, monkeypatch: pytest.MonkeyPatch, effects: int) -> Any:
+    """A fork in which two branches would have the effects that stand, and have both asked; then the first goes first."""
+
+    def code(number: int) -> Any:
+        return lambda have: [one["id"] for one in have.app.parallel(*[lambda: have.pay("one")] * number)]
+
+    app, work = ground.release(code(effects))
+    app.run(work, "t")
+    app, _ = ground.release(code(2))
+    app.fork("t", at=1, task_id="f")
+    both, first = threading.Barrier(2), threading.Event()
+
+    def together(*args: Any) -> Any:
+        both.wait(20)
+        return before_write(*args)
+
+    def in_order(run: Any, fork: Fork, definition: Any, path: str, *args: Any) -> Any:
+        assert path == "1.1.1" or first.wait(20)
+        try:
+            return before_write(run, fork, definition, path, *args)
+        finally:
+            first.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(passes, "before_write", together)
+        needs_human(lambda: app.resume("f"))
+    assert len(app.inbox().cases) == 2
+    monkeypatch.setattr(passes, "before_write", in_order)
+    return app
+
+
+def tell_both(app: Any, *said: str) -> None:
+    cases = sorted(app.inbox().cases, key=lambda case: case.evidence["fork"]["path"])
+    for case, one in zip(cases, said, strict=True):
+        app.settle(case.id, Answer(one), by="anna", why="once", shown=case.hash)
+
+
+def test_an_answer_to_reuse_never_becomes_a_run_when_a_branch_beside_has_taken_the_effect(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = two_that_ask(ground, monkeypatch, 1)
+    tell_both(app, "reuse", "reuse")
+    for _ in range(2):
+        needs_human(lambda: app.resume("f"))
+    assert ground.n("pay") == 1
+    assert question(app).evidence["fork"]["answers"] == ["run", "run_all"]
+    answer(app, "deny")
+    with pytest.raises(TaskFailed):
+        app.resume("f")
+    assert ground.n("pay") == 1
+
+
+@pytest.mark.parametrize("first", ["run", "run_all"])
+@pytest.mark.parametrize("effects", [1, 2])
+def test_what_was_said_of_a_write_counts_before_what_was_said_of_all_writes_and_of_the_one_beside(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, first: str, effects: int
+) -> None:
+    app = two_that_ask(ground, monkeypatch, effects)
+    tell_both(app, first, "reuse")
+    assert app.resume("f") == [effects + 1, app.resume("t")[-1]]
+    assert ground.n("pay") == effects + 1
+
+
+def test_an_answer_to_reuse_what_was_undone_meanwhile_is_asked_about_anew_also_when_nothing_else_stands(ground: Ground) -> None:
+    app, work = ground.release(lambda have: have.pay("one")["id"])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    answer(app, "reuse")
+    undone = draft("t", Kind.STEP_SETTLED, app.store.now(), step_seq=1, path="1", step_name="pay", status=StepStatus.COMPENSATED)
+    app.store.add("t", [undone])
+    needs_human(lambda: app.resume("t@1"))
+    assert (ground.n("pay"), question(app).evidence["stands"]) == (1, [])
+    answer(app, "run")
+    assert app.resume("t@1") == 2
+
+
+def test_an_answer_that_a_branch_beside_takes_in_between_two_looks_is_not_overlooked(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question's reason goes away, and a person denies the write, while the fork looks at what stands."""
+    app, work = ground.release(lambda have: have.pay("one")["id"])
+    app.run(work, "t")
+    app.fork("t", at=1)
+    needs_human(lambda: app.resume("t@1"))
+    runs: list[Any] = []
+    open_effects = Fork.open_effects
+
+    def beside() -> None:
+        if runs[0].log.lock.acquire(blocking=False):
+            try:
+                runs[0].log.refresh()
+            finally:
+                runs[0].log.lock.release()
+
+    def look(fork: Fork, *args: Any, **options: Any) -> Any:
+        if app.inbox().cases:
+            now, status = app.store.now(), StepStatus.COMPENSATED
+            app.store.add("t", [draft("t", Kind.STEP_SETTLED, now, step_seq=1, path="1", step_name="pay", status=status)])
+            answer(app, "deny")
+            branch = threading.Thread(target=beside)
+            branch.start()
+            branch.join(20)
+        return open_effects(fork, *args, **options)
+
+    monkeypatch.setattr(Fork, "open_effects", look)
+    monkeypatch.setattr(passes, "before_write", lambda run, *args: runs.append(run) or before_write(run, *args))
+    with pytest.raises(TaskFailed):
+        app.resume("t@1")
+    assert ground.n("pay") == 1
+
+
+def test_an_effect_that_comes_at_the_place_of_one_that_was_taken_from_elsewhere_is_asked_about(ground: Ground) -> None:
+    """The original goes on while its fork waits; the fork has taken over another effect of it at that place."""
+
+    def code(have: Steps) -> Any:
+        return [have.pay("one")["id"], have.app.wait_for("go"), have.pay("one")["id"]]
+
+    def later(have: Steps) -> Any:
+        return [have.read("a"), have.read("b"), have.pay("one")["id"], have.app.wait_for("on"), have.pay("one")["id"]]
+
+    app, work = ground.release(code)
+    needs_human(lambda: app.run(work, "t"))
+    forking, _ = ground.release(later)
+    forking.fork("t", at=1, task_id="f")
+    needs_human(lambda: forking.resume("f"))
+    asked = next(case for case in forking.inbox().cases if case.task_id == "f")
+    forking.settle(asked.id, Answer("reuse"), by="anna", why="looked", shown=asked.hash)
+    needs_human(lambda: forking.resume("f"))
+    app.send_event("t", "go")
+    assert app.resume("t") == [1, None, 2]
+    forking.send_event("f", "on")
+    needs_human(lambda: forking.resume("f"))
+    assert [one["path"] for one in question(forking).evidence["stands"]] == ["3"]
+    answer(forking, "reuse")
+    assert forking.resume("f") == [1, 1, 1, None, 2]
+    assert ground.n("pay") == 2
