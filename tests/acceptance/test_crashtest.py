@@ -15,10 +15,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from doubtless import Abort, Doubtless, Finish, State, StepCall, Turn, UsageError, executor, injected
+from doubtless import Abort, Doubtless, Finish, Rejected, State, StepCall, Turn, UsageError, executor, injected
 from doubtless.events import Effect
 from doubtless.protocol import AskHuman, Call, LookBack, decide
-from doubtless.testing import CountingWorld, CrashReport, crashtest, harness
+from doubtless.testing import CountingWorld, CrashReport, FakeClock, crashtest, harness
 from doubtless.testing.crashtest import scratch
 from doubtless.testing.server import serving
 from doubtless.testing.standins import StandIns
@@ -205,7 +205,9 @@ def test_a_task_that_goes_another_way_on_replay_is_reported() -> None:
             desk.create(order=order)
         desk.look(order=order)
 
-    assert any(text.startswith("it does not end: diverged: the task: at place 1") for text in said(desk.test(task)))
+    told = said(desk.test(task))
+    assert any(text.startswith("it does not end: diverged: the task: at place 1") for text in told)
+    assert not [text for text in told if "effects" in text], "a call of another step at the same place is no effect of this one"
 
 
 def test_a_protocol_that_sends_again_what_is_in_doubt_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,12 +253,15 @@ def test_a_second_run_that_is_let_in_beside_a_stopped_owner_is_reported(monkeypa
 def test_each_trouble_happens_where_it_was_ordered_and_the_points_are_all_commits_and_calls(tmp_path: Path) -> None:
     desk = Desk()
     task = desk.create_alone()
+    begun = FakeClock().now().wall
     stand_ins = StandIns(desk.app, None, fake=False, outputs={}, real=True)
 
     def attempt(name: str, trouble: Trouble | None) -> Found:
         (tmp_path / name).mkdir()
         with Trial(desk.app, str(tmp_path / name), stand_ins, trouble) as trial:
-            return trial.carry_out(task, name, {"order": "A-17"}, None)
+            found = trial.carry_out(task, name, {"order": "A-17"}, None)
+            assert (trial.clock.now().wall - begun >= 3_600_000_000) == (name == "stopped"), name
+            return found
 
     calm = [point.words for point in attempt("calm", None).arrivals]
     commits = ["accept", "claim", "StepIntended of create", "StepSettled of create", "TaskEnded"]
@@ -340,6 +345,41 @@ def test_a_task_that_does_not_end_undisturbed_is_reported_and_not_disturbed() ->
     report = desk.test(task)
     assert (report.runs, len(report.wrong)) == (0, 1)
     assert said(report)[0].startswith("it does not end: code_error")
+
+
+def test_a_refusal_inside_a_reply_and_an_effect_before_an_error_are_no_false_alarm() -> None:
+    desk = Desk()
+    refused: set[str] = set()
+
+    def refuse(reply: Any) -> Rejected | None:
+        return Rejected("full") if isinstance(reply, dict) and reply.get("full") else None
+
+    @desk.app.step(effect="non_idem_write", retry_rejected=True, classify=refuse)
+    def knock(order: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        full = idempotency_key not in refused and not refused
+        refused.add(idempotency_key)
+        return {"full": full}
+
+    @desk.app.step(effect="non_idem_write", query=desk.world.find)
+    def break_off(order: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        desk.world.do("parcel", key=idempotency_key)
+        raise ConnectionResetError
+
+    @desk.app.task
+    def task(order: str) -> None:
+        refused.clear()
+        knock(order=order)
+        break_off(order=order)
+
+    report = desk.test(task)
+    assert (said(report), report.undisturbed) == ([], "done")
+
+
+def test_a_log_that_verify_finds_fault_with_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    task = desk.create_alone()
+    monkeypatch.setattr(desk.app, "verify", lambda: ["a row is gone"])
+    assert said(desk.test(task)) == ["verify: a row is gone"]
 
 
 def test_a_fake_write_that_its_real_query_would_look_for_is_refused() -> None:
