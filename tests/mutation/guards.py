@@ -534,6 +534,113 @@ GUARDS: tuple[Guard, ...] = (
         "if given is None and (",
         ("compensation/test_cancel.py::test_a_write_that_was_not_sent_is_not_sent_again",),
     ),
+    # ------------------------------------------------------------ the call, and what came of it
+    Guard(
+        "a frozen step is not called",
+        EXECUTOR,
+        "run.log.append(*rows, guard=definition.name, blobs=blobs)",
+        "run.log.append(*rows, blobs=blobs)",
+        ("people/test_freeze.py::test_a_frozen_step_is_not_called_and_the_error_says_how_to_go_on",),
+    ),
+    Guard(
+        "a task stays owned while a call that was left behind still runs",
+        "conclusion.py",
+        "keep_owner = goes_on or bool(self.zombies)",
+        "keep_owner = goes_on",
+        ("tasks/test_tasks_timeouts.py::test_without_a_query_a_case_opens_while_the_thread_still_runs_and_the_task_stays_owned",),
+    ),
+    Guard(
+        "one request's refusal is the step's only where the step is that one request",
+        "outcomes.py",
+        'if single_request or verdict.kind == "unknown":',
+        'if single_request or verdict.kind != "not_sent":',
+        ("unit/test_outcomes.py::test_without_single_request_an_exception_says_nothing_about_the_whole_step",),
+    ),
+    Guard(
+        "a refusal after an unknown attempt may be that one's echo",
+        "outcomes.py",
+        'if kind == "rejected" and uncertain_before:',
+        'if kind == "rejected" and uncertain_before is None:',
+        ("unit/test_outcomes.py::test_a_rejection_while_an_earlier_attempt_is_unknown_is_unknown",),
+    ),
+    Guard(
+        "after a recorded handle something was sent",
+        "outcomes.py",
+        'if kind != "unknown" and handle_recorded:',
+        'if kind == "rejected" and handle_recorded:',
+        ("unit/test_outcomes.py::test_after_a_recorded_handle_only_unknown_is_left",),
+    ),
+    Guard(
+        "an empty search result is no success",
+        "outcomes.py",
+        'return Found(value) if value else Unclear("the query returned an empty mapping; say Absent() or Found(x)")',
+        "return Found(value)",
+        ("unit/test_outcomes.py::test_what_is_not_plainly_an_answer_is_unclear_with_a_hint",),
+    ),
+    Guard(
+        "a raw value in the place of a secret is refused",
+        "inputs.py",
+        "if not isinstance(params.get(name), Secret | None):",
+        "if isinstance(params.get(name), bytes):",
+        ("people/test_secrets.py::test_a_raw_value_is_refused_and_neither_written_nor_sent_nor_shown",),
+    ),
+    Guard(
+        "the value of a known secret is refused in the open",
+        "inputs.py",
+        "    if not runtime.vault.empty:\n",
+        "    if runtime.vault.empty:\n",
+        ("people/test_secrets.py::test_a_known_value_in_the_open_is_refused_in_params_of_steps_and_tasks",),
+    ),
+    Guard(
+        "a step is called only by its task's own thread",
+        "passes.py",
+        "if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):",
+        "if self.aio_task is not None and current_aio_task() is not self.aio_task:",
+        ("tasks/test_tasks_outside.py::test_a_step_called_from_a_stray_thread_is_refused",),
+    ),
+    Guard(
+        "a step is called only by its task's own asyncio.Task",
+        "passes.py",
+        "if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):",
+        "if get_ident() != self.thread:",
+        ("tasks/test_tasks_outside.py::test_a_step_called_from_a_child_asyncio_task_is_refused",),
+    ),
+    # ------------------------------------------------------------ events and questions
+    Guard(
+        "the id of an event is that of one event",
+        "sending.py",
+        'if row.details["name"] != name or logged != text:',
+        'if row.details["name"] != name:',
+        ("waiting/test_events.py::test_the_same_id_with_another_payload_or_name_is_refused",),
+    ),
+    Guard(
+        "the same event again changes nothing",
+        "sending.py",
+        "        if known is not None:\n",
+        "        if known is not None and head.status in TERMINAL:\n",
+        ("waiting/test_events.py::test_the_same_id_again_changes_nothing_and_returns_the_same_also_after_the_end",),
+    ),
+    Guard(
+        "what has ended takes no event",
+        "sending.py",
+        "        if head.status in TERMINAL:\n",
+        "        if head.status == \"\":\n",
+        ("waiting/test_events.py::test_an_event_for_nobody_or_for_a_task_that_has_ended_is_refused",),
+    ),
+    Guard(
+        "an event after the deadline answers no question that is asked later",
+        "sending.py",
+        "    if before is not None and ends.get(before.case_id) == EXPIRED:\n",
+        "    if before is not None and ends.get(before.case_id) is None:\n",
+        ("waiting/test_events.py::test_an_event_after_the_deadline_is_late_and_answers_nothing",),
+    ),
+    Guard(
+        "an answer after the deadline is late",
+        "inbox.py",
+        "if question is not None and question.is_over(store.now()):",
+        "if question is None and row is None:",
+        ("waiting/test_wait_for.py::test_late_denied_and_expired_are_three_things_to_whoever_answers",),
+    ),
     # ------------------------------------------------------------ results and late news
     Guard(
         "a result that the store does not take is kept beside it",
@@ -659,6 +766,48 @@ GUARDS: tuple[Guard, ...] = (
             "tasks/test_tasks_findings.py::test_a_task_failed_by_a_person_does_not_end_while_a_write_cannot_be_settled",
             "tasks/test_tasks_findings.py::test_code_that_catches_what_settling_raised_does_not_end_its_task_past_the_doubt",
         ),
+    ),
+    Guard(
+        "a settled compensation makes its step compensated in the same append",
+        "recording.py",
+        "return [settled, undone_row(run.task_id, path, run.log.origins[path], now, run.log.epoch)]",
+        "return [settled]",
+        (UNDO + "a_failed_task_undoes_its_effects_the_latest_first_and_ends_compensated",),
+    ),
+    Guard(
+        "a compensation that has begun keeps its intent's params",
+        "compensation.py",
+        "if record is not None and record.keys:  # begun: key and params come from its intent (I5)",
+        "if record is not None and record.keys and begun_as_task(run.runtime, record):",
+        (
+            "compensation/test_undo_in_trouble.py::"
+            "test_a_step_in_doubt_that_a_deploy_has_made_a_task_is_not_undone_a_second_time",
+        ),
+    ),
+    Guard(
+        "what was abandoned may stand: such a task is not called compensated",
+        "conclusion.py",
+        'if owed and len(undone) == len(owed) and not any(one.get("may") for one in stands):',
+        "if owed and len(undone) == len(owed):",
+        ("compensation/test_undo_in_trouble.py::test_a_task_with_a_write_that_was_abandoned_is_not_called_compensated",),
+    ),
+    Guard(
+        "of two windows of a business key the longer counts",
+        "holders.py",
+        "passed >= max(key.window_us, window_us)",
+        "passed >= min(key.window_us, window_us)",
+        ("keys/test_business_keys.py::test_of_two_windows_the_longer_counts_whosever_it_is",),
+    ),
+    Guard(
+        "a business key without a window is kept for ever",
+        "holders.py",
+        'if key.state != "done" or key.window_us is None or window_us is None:\n        return 0\n'
+        "    passed = elapsed_least(Instant(key.done_at or 0, key.done_boot or 0), now)\n"
+        "    return key.turn + 1 if passed >= max(key.window_us, window_us) else 0\n",
+        'if key.state != "done":\n        return 0\n'
+        "    passed = elapsed_least(Instant(key.done_at or 0, key.done_boot or 0), now)\n"
+        "    return key.turn + 1 if passed >= max(key.window_us or 0, window_us or 0) else 0\n",
+        ("keys/test_business_keys.py::test_the_same_step_and_params_give_the_output_of_the_task_that_did_it",),
     ),
     # ------------------------------------------------------------ the store
     Guard(
@@ -892,6 +1041,41 @@ GUARDS: tuple[Guard, ...] = (
         'db.pragma("synchronous", "full")',
         'db.pragma("synchronous", "normal")',
         ("store/test_sqlite_faults.py::test_each_append_is_synced_before_it_returns",),
+    ),
+    Guard(
+        "what raises takes the whole transaction back",
+        "store/link.py",
+        '                self.cursor.execute("ROLLBACK")',
+        '                self.cursor.execute("COMMIT")',
+        ("store/test_sqlite_faults.py::test_a_hook_that_raises_takes_the_transaction_back",),
+    ),
+    Guard(
+        "a failed commit of which nothing stands is told as not written",
+        "store/link.py",
+        "        if found is None:\n            raise as_store_error(error, f\"{what} is not written\"",
+        "        if found is not None:\n            raise as_store_error(error, f\"{what} is not written\"",
+        ("store/test_sqlite_faults.py::test_whatever_write_or_sync_fails_the_log_holds_all_of_an_append_or_nothing",),
+    ),
+    Guard(
+        "a spilled result that is damaged is not believed",
+        "store/spill.py",
+        'if sha256(said["event"].encode()).hexdigest() != said["sha256"]:',
+        'if not said["sha256"]:',
+        ("store/test_sqlite_verify.py::test_a_damaged_spilled_result_is_found_and_a_whole_one_is_not",),
+    ),
+    Guard(
+        "a database of a newer schema is refused",
+        "store/schema.py",
+        "        if version > SCHEMA:\n",
+        "        if version > SCHEMA + 1:\n",
+        ("store/test_sqlite_refusals.py::test_a_newer_schema_is_refused_and_left_as_it_is",),
+    ),
+    Guard(
+        "another application's database is left as it is",
+        "store/schema.py",
+        'if application or version or db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():',
+        "if version and not application:",
+        ("store/test_sqlite_mark.py::test_another_applications_database_under_an_unfinished_mark_is_left_as_it_is",),
     ),
     # ------------------------------------------------------------ the canonical form
     Guard(

@@ -295,7 +295,7 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
 ) -> None:
     """The doubt comes between the decision to call and the append of the intent (rule 8)."""
     app = deploy()
-    begun, lose = threading.Event(), threading.Event()
+    begun, lose, refused_or_called = threading.Event(), threading.Event(), threading.Event()
 
     @app.step(effect="non_idem_write")
     def lost() -> Any:
@@ -306,9 +306,16 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
 
     @app.step(effect="non_idem_write")
     def tell() -> dict[str, Any]:
+        refused_or_called.set()
         return world.do("tell")
 
-    original = executor.call_params
+    original, begin_call = executor.call_params, executor.begin_call
+
+    def begun_or_not(run: Any, definition: Any, *args: Any) -> Any:
+        request = begin_call(run, definition, *args)
+        if definition.name == "tell" and request is None:
+            refused_or_called.set()
+        return request
 
     def prepared(runtime: Any, definition: Any, text: str) -> Any:
         if definition.name == "tell" and not lose.is_set():
@@ -318,6 +325,8 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
         return original(runtime, definition, text)
 
     monkeypatch.setattr(executor, "call_params", prepared)
+    monkeypatch.setattr(executor, "begin_call", begun_or_not)
+    app.on_case(lambda case: refused_or_called.wait(PATIENCE))  # until then the run does not park for the doubt
 
     @app.task
     def work() -> Any:
