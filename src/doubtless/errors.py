@@ -122,7 +122,7 @@ class AnswerRefused(UsageError):
 
 
 class EventRefused(UsageError):
-    """This event cannot be taken: its task has ended, its id was used with another payload, or it does not fit."""
+    """This event cannot be taken: its task has ended or is a session, its id had another payload, or it does not fit."""
 
     code = "event_refused"
 

@@ -49,6 +49,12 @@ def receive(runtime: Runtime, task_id: str, name: str, payload: Any, event_id: s
                 hint=f"doubtless show {task_id}",
                 task=task_id,
             )
+        if store.first(task_id).details.get("session"):
+            raise EventRefused(
+                f"task {task_id} is a session: nothing in it can wait for an event; nothing was written",
+                hint="tell its host, whose loop it is; or the task that waits: a session has no app.wait_for",
+                task=task_id,
+            )
         now = runtime.store.now()
         question = waiting_for(runtime, rows, name)
         if question is not None and (fault := question.fault_of(canonical.decode(text))) is not None:

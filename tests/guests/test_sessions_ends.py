@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from guests_ground import Ground, raised
 
-from doubtless import Doubtless, Refused, TaskFailed
+from doubtless import Doubtless, EventRefused, Refused, TaskFailed
 from doubtless.events import Kind, draft
 
 
@@ -68,3 +68,22 @@ def test_a_session_cancelled_while_its_host_has_it_sends_nothing_more_and_is_und
     view = app.show("thread-42")
     assert (view.status, view.unacknowledged) == ("compensated", ())
     assert (desk.done, desk.undone) == ([1], [1])
+
+
+def test_an_event_for_a_session_is_refused_with_a_hint_and_nothing_is_written(ground: Ground) -> None:
+    """Nothing in a session could ever read it; neither between its openings nor while it is open."""
+    app = ground.app()
+    desk = Desk(app)
+    with app.session("s") as session:
+        session.call(app.steps["create"], amount=5, call_id="a")
+        before = len(app.store.rows("s"))
+        refused = [raised(app.send_event, "s", "go", 1, event_id="e")]
+        assert len(app.store.rows("s")) == before
+    before = len(app.store.rows("s"))
+    refused.append(raised(app.send_event, "s", "go", 1, event_id="e"))
+    assert len(app.store.rows("s")) == before
+    for error in refused:
+        assert isinstance(error, EventRefused)
+        assert "is a session" in error.message
+        assert "its host" in error.hint
+    assert desk.done == [5]

@@ -23,7 +23,7 @@ def send_event(called: Invocation, *, task_id: str, name: str, payload: str, eve
     """Tell the task of this ID what its app.wait_for(NAME) waits for, now or later; PAYLOAD is JSON, or @FILE.
 
     Durable when the command returns; the task goes on by resume, or in a worker. Refused, and then nothing is written: an
-    event that is late, one for a task that has ended, and a payload that does not fit.
+    event that is late, one for a task that has ended or is a session, and a payload that does not fit.
 
     JSON: {"task", "name", "event_id", "event_seq"}: the same when it is sent again.
     """
