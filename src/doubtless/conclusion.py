@@ -404,9 +404,10 @@ def ended_as(failure: Mapping[str, Any]) -> TaskStatus:
 
 def in_short(failure: Mapping[str, Any]) -> str:
     """A failure on one line."""
-    if failure["kind"] in ("cancelled", "undo"):
-        by = f" by {failure['by']}" if failure.get("by") else ""
-        word = "cancelled" if failure["kind"] == "cancelled" else "to be undone"
+    by_person = failure.get("code") == "failed_by_person"
+    if failure["kind"] in ("cancelled", "undo") or by_person:
+        by = f" by {failure['by']}" if failure.get("by") else " by a person" if by_person else ""
+        word = "failed" if by_person else "cancelled" if failure["kind"] == "cancelled" else "to be undone"
         return f"{word}{by}" + (f": {failure['detail']}" if failure.get("detail") else "")
     return f"failed: {failure.get('step') or failure['kind']}: {failure.get('code') or failure.get('detail') or failure['kind']}"
 

@@ -64,6 +64,11 @@ class TaskStatus(StrEnum):
 TERMINAL = frozenset({TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.COMPENSATED, TaskStatus.CANCELLED})
 
 
+def ended_words(status: str, why: str) -> str:
+    """How a task ended, and why; what the reason says of the status itself is said once."""
+    return why if why.startswith(status) else f"{status}: {why}"
+
+
 class StepStatus(StrEnum):
     """Where a step stands. Settled: done, not_applied, failed (and compensated, which follows done)."""
 

@@ -12,7 +12,7 @@ from . import canonical
 from .beyond import fork_of
 from .effects import Deadline
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
-from .events import TERMINAL, Event, Instant, Kind, TaskStatus
+from .events import TERMINAL, Event, Instant, Kind, TaskStatus, ended_words
 from .latenews import take_in
 from .log import TaskLog
 from .passes import Ending
@@ -256,7 +256,7 @@ class Runs:
         if ended.status != TaskStatus.DONE:
             failure = json.loads(ended.error or "{}")
             raise TaskFailed(
-                f"task {head.task_id} ended {ended.status}: {head.why or failure.get('kind', '')}",
+                f"task {head.task_id} ended {ended_words(ended.status or '', head.why or failure.get('kind', ''))}",
                 status=str(ended.status),
                 hint=f"doubtless show {head.task_id}",
                 task=head.task_id,

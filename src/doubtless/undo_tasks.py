@@ -9,7 +9,7 @@ from .calls import ChildEnd, Input, Run, RunChild, StepLoop
 from .canonical import encode, idempotency_key
 from .effects import StepDefinition
 from .errors import Frozen, Moved
-from .events import TERMINAL, UNDO, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
+from .events import TERMINAL, UNDO, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump, ended_words
 from .executor import ask, ask_unsent, intent, next_attempt
 from .fold import StepRecord
 from .obligations import Obligation
@@ -69,7 +69,7 @@ def take_end(run: Run, one: Obligation, record: StepRecord, child: str, end: Chi
     """What became of the compensating task: done with an output, or ended otherwise."""
     now = run.runtime.store.now()
     if end.status != TaskStatus.DONE:
-        yield from ask(run, record, f"task {child} ended {end.status}: {end.why}")
+        yield from ask(run, record, f"task {child} ended {ended_words(end.status, end.why)}")
     elif end.output_ref is None or shows_nothing(canonical.decode(run.runtime.content.get(end.output_ref))):
         yield from ask(run, record, f"task {child} is done and returned nothing that shows what it undid")
     else:

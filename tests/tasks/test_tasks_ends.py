@@ -132,6 +132,7 @@ def test_a_person_can_fail_a_task_whose_code_is_broken(app: Doubtless) -> None:
     error = failing(app, task)
     assert error.status == "failed"
     assert error.context["failure"]["code"] == "failed_by_person"
+    assert error.message == "task t ended failed by anna: looked"
     assert app.inbox().cases == []
 
 
