@@ -108,7 +108,9 @@ def test_a_snapshot_holds_every_field_of_the_fold() -> None:
     with a_store(RandomLog(random.Random(1))) as store:
         own = vars(loaded(store, PLAIN)).keys() - vars(TaskFold(lambda path, until: [])).keys()
     known = {"store", "task_id", "epoch", "owner", "lock", "groups", "remember", "restored", "snapshotting", "_announced"}
-    assert own == known | {"origins", "undo_by"}  # of compensations, filled from the log when they begin
+    compensating = {"origins", "undo_by"}  # filled from the log when compensations begin
+    under_way = {"news", "turns"}  # what this process has heard, and what runs in it, since it began
+    assert own == known | compensating | under_way
 
 
 def test_what_is_sealed_is_read_back_and_another_plan_does_not_read_it() -> None:
