@@ -177,9 +177,20 @@ class Children:
                 if log.open and this.blocked_by_doubt(path):
                     return None
                 self._write_started(this, code, path, given)
-            return self._accept(this, child_id(this.task_id, path), code.name, path, given)
+            head = self._accept(this, child_id(this.task_id, path), code.name, path, given)
+            self._pass_on_cancel(this, head)
+            return head
         except (StoreError, StaleEpoch) as error:
             raise this.broken(error) from error
+
+    def _pass_on_cancel(self, this: Pass, head: Head) -> None:
+        """Tell a child that its parent was cancelled: who cancels has not seen a child that is accepted only now."""
+        this.log.refresh()
+        cancel, store = this.log.cancel, this.runtime.store
+        if cancel is None or head.status in TERMINAL:
+            return
+        if not any(row.kind == Kind.CANCEL_REQUESTED for row in store.rows(head.task_id)):
+            store.add(head.task_id, [draft(head.task_id, Kind.CANCEL_REQUESTED, store.now(), data=cancel.details)])
 
     def _write_started(self, this: Pass, code: TaskCode, path: str, given: Input) -> None:
         now, task_id = this.runtime.store.now(), child_id(this.task_id, path)

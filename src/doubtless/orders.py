@@ -68,15 +68,18 @@ def order_cancelling(runtime: Runtime, task_id: str, by: str, why: str) -> list[
     What undoes them goes on: a wish to stop stops no undoing.
     """
     store, said = runtime.store, said_by(by, why)
-    below = [head.task_id for head in store.heads() if head.task_id.startswith(f"{task_id}/")]
-    below = [each for each in below if f"/{UNDO}" not in each.removeprefix(task_id)]
     told: list[str] = []
-    for each in [task_id, *sorted(below, key=lambda one: (one.count("/"), one))]:
-        if _status(store, each) in TERMINAL:
-            continue
-        if not any(row.kind == Kind.CANCEL_REQUESTED for row in store.rows(each)):
-            store.add(each, [draft(each, Kind.CANCEL_REQUESTED, store.now(), data=said)])
-        told.append(each)
+    waiting, seen = [task_id], {task_id}
+    while waiting:  # children are looked for once their parent knows: one that is accepted later asks its parent
+        for each in sorted(waiting, key=lambda one: (one.count("/"), one)):
+            if _status(store, each) in TERMINAL:
+                continue
+            if not any(row.kind == Kind.CANCEL_REQUESTED for row in store.rows(each)):
+                store.add(each, [draft(each, Kind.CANCEL_REQUESTED, store.now(), data=said)])
+            told.append(each)
+        below = [head.task_id for head in store.heads() if head.task_id.startswith(f"{task_id}/")]
+        waiting = [each for each in below if each not in seen and f"/{UNDO}" not in each.removeprefix(task_id)]
+        seen.update(waiting)
     return told
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from doubtless import Doubtless, NotSent
+from doubtless import Doubtless, NotSent, TaskFailed
+from doubtless.orders import order_cancelling
 
 PATIENCE = 20.0
 
@@ -87,6 +88,29 @@ def test_a_cancel_of_the_same_process_ends_a_wait_in_place_at_any_depth(app: Dou
     app.cancel("t", by="anna", why="not wanted")
     run.join(PATIENCE)
     assert not run.is_alive()
+    assert {head.status for head in app.tasks()} == {"cancelled"}
+
+
+def test_a_child_that_is_accepted_while_its_parent_is_cancelled_is_cancelled_too(app: Doubtless) -> None:
+    @app.task
+    def child() -> Any:
+        return app.sleep("PT1H")
+
+    @app.task
+    def task() -> Any:
+        return child()
+
+    store = app.runtime.store
+    accept = store.accept
+
+    def late(accepted: Any, blobs: Any = ()) -> Any:
+        if accepted.task_id == "t/1":  # who cancels has looked for children already
+            order_cancelling(app.runtime, "t", "anna", "not wanted")
+        return accept(accepted, blobs)
+
+    store.accept = late  # type: ignore[method-assign]
+    error = ended(lambda: app.run(task, "t"))
+    assert isinstance(error, TaskFailed)
     assert {head.status for head in app.tasks()} == {"cancelled"}
 
 
