@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove explore mutants docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove explore mutants guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,8 +49,12 @@ explore: setup ## every state of the protocol within the printed bounds, on all 
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
 	$(BIN)/python -m tests.mutation.run --record
 
+guarantee: setup ## the checks of one guarantee: G=doubt-2, G=doubt, G=I6, G="rule 8"; WHOLE=1 with the slow proofs
+	$(BIN)/python -m tests.docs.guarantees $(if $(WHOLE),--whole) $(if $(G),"$(G)",--list)
+
 docs: setup ## write what the docs take from the code
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python -m tests.docs.guarantees --number
 
 golden: setup ## make the golden logs of this release anew; only while its format is not released
 	$(BIN)/python tests/replay/make_golden.py

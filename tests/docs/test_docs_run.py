@@ -64,14 +64,3 @@ def test_the_reference_page_is_what_the_code_says() -> None:
         cwd=ROOT / "docs", capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), "run `make docs`"
-
-
-def test_every_test_that_the_guarantees_name_exists() -> None:
-    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
-    assert len(named) > 40
-    for file, test in named:
-        path = ROOT / file
-        assert path.exists(), f"docs/guarantees.md names {file}, which does not exist"
-        if test:
-            assert f"def {test}(" in path.read_text(encoding="utf-8"), f"docs/guarantees.md names {file}::{test}"
