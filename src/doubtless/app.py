@@ -21,6 +21,7 @@ from .errors import StepTableError, UnknownTask, UsageError
 from .face.aside import Aside
 from .face.decide import Deciding
 from .face.declare import Declaring
+from .face.engines import Hosting
 from .face.look import Looking
 from .face.run import Running
 from .runs import Runs
@@ -55,7 +56,7 @@ def _read_secret_file(path: str) -> str | None:
         return None
 
 
-class Doubtless(Declaring, Running, Aside, Looking, Deciding, InTask):
+class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     """The steps and tasks of one application, and the store that their log lives in.
 
     Shapes: `url` is ``sqlite:///file.db`` (relative), ``sqlite:////abs/file.db``; None reads $DOUBTLESS_STORE at
@@ -95,6 +96,7 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, InTask):
         self._runtime: Runtime | None = None
         self._checked = False
         self._case_hooks: list[Callable[[Case], object]] = []
+        self._wake_hooks: list[Callable[[str], object]] = []
         self._runs = Runs(self)
         self._children = Children(self._runs)
         self._open: Callable[..., Store] = open_store  # these three are what `doubtless.testing` puts its own in place of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..calls import Runtime
@@ -31,6 +31,7 @@ class Face:
     _table: StepTable
     _tasks: dict[str, Task[..., Any]]
     _vault: Vault
+    _wake_hooks: list[Callable[[str], object]]
 
     if TYPE_CHECKING:  # given by `app.Doubtless`
 
@@ -45,4 +46,6 @@ class Face:
         def notify(self) -> None: ...
         def _validate(self) -> None: ...
         def _known(self, task_id: str) -> Head: ...
+        def _woken(self, task_ids: Iterable[str]) -> None: ...
+        def _pass_on(self, task_id: str) -> None: ...
         def _settle_within(self, step: str) -> int: ...

@@ -28,7 +28,7 @@ class Deciding(Face):
         from ..inbox import settle
 
         case = settle(self.reading, case_id, answer, by=by, why=why, shown=shown, authorize=self._authorize)
-        self._runs.wake_workers()
+        self._woken((case.task_id,))
         return case
 
     def send_event(self, task_id: str, name: str, payload: Any = None, *, event_id: str | None = None) -> Received:
@@ -43,7 +43,7 @@ class Deciding(Face):
         from ..sending import receive
 
         received = receive(self.reading, task_id, name, payload, self._randomness(16).hex() if event_id is None else event_id)
-        self._runs.wake_workers()
+        self._woken((task_id,))
         return received
 
     def compensate(self, task_id: str, *, by: str, why: str, wait: bool | str = True) -> str:
@@ -58,7 +58,10 @@ class Deciding(Face):
 
         check_wait(wait)
         order_undoing(self.runtime, self._known(task_id), by, why)
-        status = see_through(self._runs, self.store, task_id, wait)
+        try:
+            status = see_through(self._runs, self.store, task_id, wait)
+        finally:
+            self._pass_on(task_id)
         ended = self._runs.ended(task_id)
         if ended is not None and status != TaskStatus.COMPENSATED:
             self._runs.result(ended)
@@ -81,7 +84,10 @@ class Deciding(Face):
             return head.status
         self._runs.tell(order_cancelling(self.runtime, task_id, by, why))
         self._runs.wake_workers()
-        return see_through(self._runs, self.store, task_id, wait)
+        try:
+            return see_through(self._runs, self.store, task_id, wait)
+        finally:
+            self._pass_on(task_id)
 
     def freeze(self, step: str | Step[..., Any] | None = None, *, why: str, by: str = "") -> None:
         """Stop new attempts of a step's writes now (None: of all); look-backs, reads and deadlines go on. Durable."""
@@ -89,8 +95,11 @@ class Deciding(Face):
 
     def thaw(self, step: str | Step[..., Any] | None = None, *, why: str = "", by: str = "") -> None:
         """Let frozen writes go on. Durable; tasks that stood before it go on when they are resumed."""
+        from ..advancing import woken_by_thaw
+
+        before = self.store.frozen()
         self._store_event(Kind.STORE_THAWED, step, {"why": why, "by": by})
-        self._runs.wake_workers()
+        self._woken(woken_by_thaw(self.store, before) if self._wake_hooks else ())
 
     def _store_event(self, kind: Kind, step: str | Step[..., Any] | None, data: dict[str, Any]) -> None:
         from ..outcomes import unstorable

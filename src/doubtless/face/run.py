@@ -81,7 +81,7 @@ class Running(Face):
     def start(self, task: Any, /, *args: Any, **params: Any) -> str:
         """Record the task, durably, and return its id; a worker or `resume` runs it. Raises InputDiffers."""
         head = self._accept(task, args, params)
-        self._runs.wake_workers()
+        self._woken((head.task_id,))
         return head.task_id
 
     def resume(self, task_id: str, *, wait: bool | str = True, **rewind: Any) -> Any:

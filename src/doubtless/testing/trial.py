@@ -165,9 +165,9 @@ class Trial(Harness):
         super().__init__(app, folder)
         self._faults = self._points = Points(trouble, self._die, self._stand_still)
         self._fakes = self._watched = WatchedFakes(self.clock, self._points)
-        self._quiet = (app._case_hooks, app._authorize)
+        self._quiet = (app._case_hooks, app._wake_hooks, app._authorize)
         with app._lock:
-            app._invoke, app._case_hooks, app._authorize = self._fakes.invoke, [], None
+            app._invoke, app._case_hooks, app._wake_hooks, app._authorize = self._fakes.invoke, [], [], None
         self._task_id = ""
         self._asked: Counter[tuple[str, str | None]] = Counter()
         self._wrong: list[str] = []
@@ -181,7 +181,7 @@ class Trial(Harness):
 
     def close(self) -> None:
         if not self._closed:
-            self.app._case_hooks, self.app._authorize = self._quiet
+            self.app._case_hooks, self.app._wake_hooks, self.app._authorize = self._quiet
         super().close()
 
     def know(self, step: str) -> None:
