@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2
 SEEDS ?= 1
+ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove explore mutants guarantee docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove explore mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +49,10 @@ explore: setup ## every state of the protocol within the printed bounds, on all 
 
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
 	$(BIN)/python -m tests.mutation.run --record
+
+engines: setup ## Celery, DBOS, Restate and Temporal: installs their clients and servers, kills and doubles on each
+	PYTHON=$(PYTHON) sh tests/engines/install.sh $(ENGINES)
+	$(ENGINES)/bin/python -m pytest -n 2 -m engines tests/engines $(if $(ONLY),-k "$(ONLY)")
 
 guarantee: setup ## the checks of one guarantee: G=doubt-2, G=doubt, G=I6, G="rule 8"; WHOLE=1 with the slow proofs
 	$(BIN)/python -m tests.docs.guarantees $(if $(WHOLE),--whole) $(if $(G),"$(G)",--list)

@@ -66,3 +66,18 @@ class Redis:
 
     def close(self) -> None:
         self.server.kill()
+
+
+class Folder:
+    """A folder as the broker: no server. It keeps no message that a worker has taken, so what a dead worker had is lost."""
+
+    name = "celery-folder"
+
+    def crew(self, folder: Path, program: dict[str, str]) -> CeleryCrew:
+        queue, control = folder / "queue", folder / "control"
+        queue.mkdir()
+        control.mkdir()
+        options = {"data_folder_in": str(queue), "data_folder_out": str(queue), "control_folder": str(control)}
+        return CeleryCrew(folder, program, {"url": "filesystem://localhost", "options": options})
+
+    def close(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,16 +11,17 @@ import pytest
 from crash.outside import World
 
 from . import cells
-
-pytest.importorskip("redis")
-
 from .on_celery import Redis
+from .recon import reconcile
 
 pytestmark = pytest.mark.engines
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    pytest.importorskip("redis")
+    if shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server here")
     redis = Redis(tmp_path_factory.mktemp("redis"))
     yield redis
     redis.close()
@@ -30,3 +32,9 @@ def test_no_write_happens_twice_and_no_doubt_is_silent(
     engine: Redis, world: World, tmp_path: Path, effect: str, cell: str, look: str
 ) -> None:
     cells.play(engine, world, tmp_path, effect, cell, look)
+
+
+def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_killed_and_a_reply_lost(
+    engine: Redis, tmp_path: Path
+) -> None:
+    reconcile(engine, tmp_path)
