@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from crash.reconciliation import DAY, write_books
 from examples.reconciliation.outside import Outside
 
+from crash.reconciliation import DAY, write_books
 from doubtless import Happened
 
 from . import built
