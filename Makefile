@@ -5,11 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2
-SEEDS ?= 1
+SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove explore mutants engines guarantee docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove simulate explore mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,8 +41,12 @@ bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs
 crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv of its own; writes docs/crash-bench.md
 	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(ABSURD),--absurd) --out docs/crash-bench.md
 
-prove: setup ## the whole matrix, the whole kill sweep and every slice of the exploration
+prove: setup ## the whole matrix, the whole kill sweep, every slice of the exploration, and SEEDS simulated runs
 	$(PYTEST) -m "prove or not prove"
+	$(BIN)/python -m tests.simulation $(SEEDS)
+
+simulate: setup ## SEEDS simulated runs alone, on all cores; prints what they came through, and writes docs/proof.md
+	$(BIN)/python -m tests.simulation $(SEEDS) --record
 
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
 	$(BIN)/python -m tests.explore --record

@@ -6,10 +6,10 @@ Only this module reads the environment and makes clocks and threads' owners; eve
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from . import host
 from .blobs import Content
 from .calls import Runtime
 from .children import Children
@@ -91,7 +91,7 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
         self._tasks: dict[str, Task[..., Any]] = {}
         self._table = StepTable(self._tasks)
         self._faults: list[str] = []
-        self._lock = threading.RLock()
+        self._lock = host.rlock()
         self._store: Store | None = None
         self._runtime: Runtime | None = None
         self._checked = False

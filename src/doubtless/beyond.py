@@ -6,10 +6,10 @@ the fork is held against them (`heldwrites`), until all are accounted for.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from . import host
 from .events import Effect, Event, Kind, StepStatus
 from .fold import StepRecord, fold_step, fold_steps
 
@@ -132,7 +132,7 @@ class Fork:
         self.terms = terms
         self.root = root
         self.within = within
-        self._lock = threading.Lock()
+        self._lock = host.lock()
         self._own: Accounted | None = None
         self._early: list[tuple[str, str, bytes, tuple[str, str] | None]] = []
         self._effects: list[Standing] = []

@@ -7,10 +7,10 @@ the branches get on. In a sync task each branch has a thread, in an async task a
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import host
 from .calls import current
 from .errors import Parking, UsageError
 from .passes import Ending, Pass, Scope, outside
@@ -71,9 +71,9 @@ def results(run: Pass, endings: Sequence[Ending | None]) -> list[Any]:
 
 def _in_threads(run: Pass, scopes: Sequence[Scope], branches: Sequence[Branch], limit: int) -> list[Any]:
     endings: list[Ending | None] = [None] * len(branches)
-    ended = [threading.Event() for _ in branches]
+    ended = [host.event() for _ in branches]
     turns = iter(range(len(branches)))
-    turn = threading.Lock()
+    turn = host.lock()
 
     def work() -> None:
         while True:
@@ -87,7 +87,7 @@ def _in_threads(run: Pass, scopes: Sequence[Scope], branches: Sequence[Branch], 
     for number in range(min(limit, len(branches))):
         name = f"doubtless:{run.task_id}:{scopes[number].prefix}"
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
+        host.thread(target=context.run, args=(work,), name=name, daemon=True).start()
     for event in ended:
         while not event.wait(LOOK):
             if run.abandoned:  # a call overran and has its outcome: the task goes on by replay, in another thread

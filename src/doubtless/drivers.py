@@ -6,11 +6,10 @@ User code is called in `invoke` and nowhere else.
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from . import forks
+from . import forks, host
 from .binding import is_async
 from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
 from .canonical import encode
@@ -292,7 +291,7 @@ def in_thread(request: Invoke, context: contextvars.Context) -> asyncio.Future[R
             except RuntimeError:  # the loop is closed: nobody waits any more
                 frame.run.late(frame, reply)
 
-    threading.Thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
+    host.thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
     return future
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import host
 from .calls import Input
 from .drift import first_difference
 from .errors import Diverged, NeedsHuman, Refused, SessionRefused, TaskFrozen, TaskWaiting, UsageError
@@ -61,7 +61,7 @@ class Guests:
         self.opening = opening
         self.session = opening.task_id
         self.history = read_history(opening.runtime.store.rows(self.session))
-        self.lock = threading.Lock()
+        self.lock = host.lock()
         self.calls: list[GuestCall] = []
         self.closed = False
         self._last = self.history.last

@@ -81,6 +81,8 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
     """Keep what a call said after its attempt was given up: evidence, which settles what is unsettled (rule 12)."""
     now = runtime.store.now()
     step = frame.definition
+    if step.effect == Effect.READ and not runtime.store.rows(task_id, path=frame.path):
+        return  # its attempt could not be recorded, so no row says what was asked: nothing stands on it, it is called again
     said = heard(task_id, frame.path, reply)
     common: dict[str, Any] = {
         "step_seq": frame.step_seq, "path": frame.path, "step_name": frame.name, "attempt": frame.attempt, "epoch": epoch,
@@ -110,6 +112,8 @@ def store_late_news(runtime: Runtime, task_id: str, epoch: int, frame: Frame, re
 def spill_late_news(run: Run, frame: Frame, reply: Returned | Raised) -> None:
     """Keep a late success that the store does not take: it may be the only proof of the effect (rule 6)."""
     runtime, step = run.runtime, frame.definition
+    if step.effect == Effect.READ:
+        return  # nothing stands on it: the step is called again
     said = heard(run.task_id, frame.path, reply)
     if not isinstance(said, Returned) or classify_returned(
         said.value, single_request=step.single_request, classify=step.classify, uncertain_before=True, handle_recorded=False

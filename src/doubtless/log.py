@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from . import host
 from .effects import Deadline
 from .errors import Moved
 from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
@@ -41,7 +41,7 @@ class TaskLog(TaskFold):
         self.task_id = claim.head.task_id
         self.epoch = claim.epoch
         self.owner = owner
-        self.lock = threading.RLock()
+        self.lock = host.rlock()
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)

@@ -5,11 +5,11 @@ Somebody else owns the loop: there is no code of a task to run. A resume settles
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from . import host
 from .calls import Runtime
 from .canonical import encode
 from .conclusion import TaskCode
@@ -52,7 +52,7 @@ class Opening(TaskRun):
         self.unread = False  # whether it was left with calls whose results the host may not have
         self.closing = ""  # why no call begins any more
         self.ended = False
-        self._visiting = threading.Lock()
+        self._visiting = host.lock()
 
     # ------------------------------------------------------------ calls
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+from . import host
 from .beyond import Fork
 from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import explained, first_difference, place_order, stored_params
@@ -127,9 +127,9 @@ class Pass:
         self.task_id = run.task_id
         self.log = run.log
         self.runtime = run.runtime
-        self.lock = threading.Lock()
+        self.lock = host.lock()
         self.frames: set[Frame] = set()
-        self.stop = threading.Event()
+        self.stop = host.event()
         self.parked: Park | None = None
         self.abandoned = False
         self.scopes: dict[str, Scope] = {}  # by the beginning of their places
@@ -148,7 +148,7 @@ class Pass:
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
         self.news = run.log.news  # what others had added when it began
-        self.done = threading.Event()
+        self.done = host.event()
         self.ending: Ending | None = None
 
     # ------------------------------------------------------------ a state beside the log (agents)

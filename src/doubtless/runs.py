@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import json
-import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from . import canonical
+from . import canonical, host
 from .beyond import fork_of
 from .effects import Deadline
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
@@ -39,7 +38,7 @@ class Runs:
         self.workers: list[Worker] = []
         self._active: set[TaskRun] = set()
         self._owed: dict[str, Callable[[], None]] = {}
-        self._lock = threading.RLock()  # a signal's handler may drain while this very thread holds it
+        self._lock = host.rlock()  # a signal's handler may drain while this very thread holds it
 
     def wake_workers(self) -> None:
         """Let this process's workers look for work now."""
@@ -143,6 +142,7 @@ class Runs:
                 return None
             run = self.opening(runtime, claim, limit) if task is None else self.task_run(runtime, claim, task, limit)
             timeouts = [d.timeout_us for d in self.app.definitions]
+            run.owes = self._give_back
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:
             self._give_back(task_id, lambda: store.release(task_id, claim.epoch))
@@ -341,7 +341,7 @@ async def supervised(run: TaskRun) -> Ending:
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), name=f"doubtless:{run.task_id}", daemon=True).start()
+    host.thread(target=contextvars.copy_context().run, args=(work,), name=f"doubtless:{run.task_id}", daemon=True).start()
     try:
         return await asyncio.shield(future)
     except BaseException as error:  # rule 7  # noqa: BLE001

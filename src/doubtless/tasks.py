@@ -7,11 +7,10 @@ call overran its timeout.
 from __future__ import annotations
 
 import contextvars
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import canonical
+from . import canonical, host
 from .beyond import Fork
 from .calls import Frame, Runtime, current
 from .canonical import encode
@@ -67,8 +66,9 @@ class TaskRun(Concluding):
         self.suspect = runtime.store.info().suspect
         self.last = Pass(self)
         self.drained = False
-        self.zombie_lock = threading.Lock()
-        self._turn = threading.RLock()  # a signal's handler may drain while this very thread begins a pass
+        self.owes: Callable[[str, Callable[[], None]], None] = _at_once  # how it gives the task back after its end
+        self.zombie_lock = host.lock()
+        self._turn = host.rlock()  # a signal's handler may drain while this very thread begins a pass
 
     # ------------------------------------------------------------ a pass
 
@@ -216,7 +216,7 @@ class TaskRun(Concluding):
                     if self.drained:
                         this.park("drained: this process stops")
                 context = contextvars.copy_context()
-                thread = threading.Thread(
+                thread = host.thread(
                     target=context.run, args=(self._runner, this), name=f"doubtless:{self.task_id}", daemon=True
                 )
                 thread.start()
@@ -240,7 +240,7 @@ class TaskRun(Concluding):
         if not this.abandoned:
             return this.ending or Ending(error=self.interrupted or Parking("interrupted"))
         while not self.take_over(this):  # its code has ended, and a branch records what it had in flight
-            threading.Event().wait(QUIET)
+            host.event().wait(QUIET)
         return None
 
     def say_goodbye(self, this: Pass) -> None:
@@ -249,7 +249,7 @@ class TaskRun(Concluding):
             this.done.wait(GOODBYE)
         until = self.runtime.monotonic() + GOODBYE
         while this.abandoned and not this.is_quiet() and self.runtime.monotonic() < until:
-            threading.Event().wait(QUIET)
+            host.event().wait(QUIET)
 
     def _runner(self, this: Pass) -> None:
         try:
@@ -349,7 +349,11 @@ class TaskRun(Concluding):
         with self.zombie_lock:
             self.zombies.discard(frame)
             if self.concluded and not self.zombies:
-                self.runtime.store.release(self.task_id, self.log.epoch)
+                self.owes(self.task_id, lambda: self.runtime.store.release(self.task_id, self.log.epoch))
+
+
+def _at_once(task_id: str, give_back: Callable[[], None]) -> None:
+    give_back()
 
 
 def what_interrupted(error: BaseException) -> BaseException:

@@ -6,11 +6,11 @@ What parks a call concerns this call alone: the host gets an error that says how
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from . import host
 from .calls import Input
 from .drivers import adrive, drive
 from .effects import StepDefinition
@@ -55,7 +55,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._busy: dict[str, Future[None]] = {}
-        self._lock = threading.Lock()
+        self._lock = host.lock()
 
     def take(self, path: str) -> Future[None] | None:
         """Take the turn at this place: None; or what ends when whoever has it is through."""
@@ -110,7 +110,7 @@ def _supervised(opening: Opening, visit: Visit, work: Callable[[], Any]) -> Endi
             visit.done.set()
 
     context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(here,), name=f"doubtless:{opening.task_id}", daemon=True)
+    thread = host.thread(target=context.run, args=(here,), name=f"doubtless:{opening.task_id}", daemon=True)
     try:
         thread.start()
         while not visit.done.wait(min(opening.next_look(visit), PULSE)):

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from . import host
 from .children import root_of
 from .errors import DoubtlessError
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
@@ -41,9 +42,9 @@ class Worker:
         self.errors: list[BaseException] = []
         self.unknown: set[str] = set()
         self._busy: set[str] = set()
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._lock = host.lock()
+        self._stop = host.event()
+        self._wake = host.event()
         self._loop: threading.Thread | None = None
         self._threads: set[threading.Thread] = set()
         self._setback = Setback()
@@ -53,7 +54,7 @@ class Worker:
         """Begin to claim tasks, in background threads."""
         self.app.store.info()  # a store that is refused is refused here, not in a thread
         self.app.notify()
-        self._loop = threading.Thread(target=self._poll, name="doubtless-worker", daemon=True)
+        self._loop = host.thread(target=self._poll, name="doubtless-worker", daemon=True)
         self._loop.start()
         return self
 
@@ -155,10 +156,10 @@ class Worker:
             finally:
                 with self._lock:
                     self._busy.discard(task_id)
-                    self._threads.discard(threading.current_thread())
+                    self._threads.discard(host.current_thread())
                 self._wake.set()
 
-        thread = threading.Thread(target=run, name=f"doubtless-worker:{task_id}", daemon=True)
+        thread = host.thread(target=run, name=f"doubtless-worker:{task_id}", daemon=True)
         self._threads.add(thread)
         thread.start()
 

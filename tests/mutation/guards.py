@@ -940,8 +940,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a child of a fork drops its parent's lock and claims",
         "store/owners.py",
-        "        self.lock = threading.Lock()\n        self.tasks.clear()\n",
-        "        self.lock = threading.Lock()\n",
+        "        self.lock = host.lock()\n        self.tasks.clear()\n",
+        "        self.lock = host.lock()\n",
         ("store/test_owners.py::test_a_forked_child_does_not_own_what_its_parent_owns",),
     ),
     Guard(

@@ -91,7 +91,7 @@ def test_a_held_lock_is_tried_again_at_one_short_constant_interval(
     other = apsw.Connection(impatient.path)
     other.execute("BEGIN IMMEDIATE")
     slept: list[float] = []
-    monkeypatch.setattr("doubtless.store.link.time.sleep", slept.append)
+    monkeypatch.setattr("doubtless.host.sleep", slept.append)
     with pytest.raises(StoreUnavailable):
         mine.append(intended("recon-1", clock(), w.epoch))
     other.execute("ROLLBACK")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 
+from .. import host
 from ..errors import StoreUnavailable
 
 Hooks = Callable[[str], None] | None
@@ -75,7 +76,7 @@ def write_whole(path: str, content: bytes, hooks: Hooks, what: str) -> None:
     """Write a file so that its name stands for all of its content, synced, or does not stand at all."""
     folder = os.path.dirname(path)
     new = _make_directories(folder)
-    partial = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.part"
+    partial = f"{path}.{host.pid()}-{host.randomness(4).hex()}.part"
     if hooks is not None:
         hooks(what + ":write")
     try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
 
+from .. import host
 from ..errors import StoreDamaged, StoreError, StoreRefused, StoreUnavailable
 from .folder import Hooks
 
@@ -33,12 +32,12 @@ def constant_retry(timeout: float) -> Callable[[int], bool]:
 
     def handler(prior: int) -> bool:
         nonlocal deadline
-        now = time.monotonic()
+        now = host.monotonic()
         if prior == 0:
             deadline = now + timeout
         if now >= deadline:
             return False
-        time.sleep(RETRY_SECONDS)
+        host.sleep(RETRY_SECONDS)
         return True
 
     return handler
@@ -63,7 +62,7 @@ class Link:
 
     def __init__(self, path: str, opener: Callable[[], apsw.Connection], hooks: Hooks = None, *, read_only: bool = False) -> None:
         self.path = path
-        self.lock = threading.Lock()
+        self.lock = host.lock()
         self.cursor = _CLOSED
         self.hooks = hooks
         self.read_only = read_only
@@ -206,7 +205,7 @@ class Link:
         """In the child of a fork that could not wait: never touch the parent's connection, not even to close it."""
         if self._connection is not None:
             _INHERITED.append(self._connection)
-        self._connection, self.cursor, self.lock = None, None, threading.Lock()
+        self._connection, self.cursor, self.lock = None, None, host.lock()
 
 
 def first(cursor: apsw.Cursor, sql: str, args: Sequence[Any] = ()) -> Row | None:

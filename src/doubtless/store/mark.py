@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import NamedTuple
 
+from .. import host
 from ..errors import StoreUnavailable
 from .folder import Hooks, sync_directory
 
@@ -85,14 +85,14 @@ class MarkFile:
         """Hold the right to create the store (or to recover it): one process at a time, ended with the process."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            deadline = time.monotonic() + timeout
+            deadline = host.monotonic() + timeout
             while not _try_lock(descriptor):
-                if time.monotonic() > deadline:
+                if host.monotonic() > deadline:
                     raise StoreUnavailable(
                         f"another process has been creating the store for {timeout:g} s ({self.path} is locked)",
                         hint="end that process, then run this again",
                     )
-                time.sleep(0.0005)
+                host.sleep(0.0005)
             yield
         finally:
             os.close(descriptor)

@@ -12,10 +12,11 @@ import json
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+from .. import host
 
 Randomness = Callable[[int], bytes]
 
@@ -38,7 +39,7 @@ class Owner:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.tasks: dict[str, int] = {}
-        self.lock = threading.Lock()
+        self.lock = host.lock()
         self.id: str | None = None
         self._descriptor = -1
         self._claiming = 0
@@ -61,9 +62,9 @@ class Owner:
                 self._claiming -= 1
 
     def _create(self, now: int, randomness: Randomness) -> str:
-        who = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "program": sys.argv[0], "started": now})
+        who = json.dumps({"pid": host.pid(), "host": socket.gethostname(), "program": sys.argv[0], "started": now})
         while True:
-            name = f"{os.getpid()}-{randomness(6).hex()}"
+            name = f"{host.pid()}-{randomness(6).hex()}"
             path = os.path.join(self.folder, name)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
@@ -111,7 +112,7 @@ class Owner:
             os.close(self._descriptor)
         self.id, self._descriptor = None, -1
         self._claiming = 0
-        self.lock = threading.Lock()
+        self.lock = host.lock()
         self.tasks.clear()
 
 

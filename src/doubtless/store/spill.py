@@ -7,6 +7,7 @@ import os
 from hashlib import sha256
 from typing import Any
 
+from .. import host
 from ..errors import StoreUnavailable, UsageError
 from ..events import Event, dump, upcast
 from .folder import Hooks, sync_directory, write_whole
@@ -26,7 +27,7 @@ class Spill:
         """Keep an event, synced; its name."""
         columns = [{"x": value.hex()} if isinstance(value, bytes) else value for value in event]
         body = dump(columns)
-        file = f"{_mark_of(event.task_id)}-{now:020}-{os.urandom(4).hex()}.json"
+        file = f"{_mark_of(event.task_id)}-{now:020}-{host.randomness(4).hex()}.json"
         content = dump({"event": body, "sha256": sha256(body.encode()).hexdigest()})
         try:
             name = os.path.join(self.path, file)

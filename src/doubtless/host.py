@@ -1,0 +1,22 @@
+"""What the product asks of the process that it runs in: threads, locks, events, waits, its number, random bytes.
+
+`app.py` makes clocks and ids; threads are made here, under the names below and no others, so that a simulation can put
+its own in their place before anything is opened. They are looked up at each use: say ``host.lock()``, never import one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+thread: Callable[..., threading.Thread] = threading.Thread
+current_thread: Callable[[], threading.Thread] = threading.current_thread
+event: Callable[[], threading.Event] = threading.Event
+lock: Callable[[], threading.Lock] = threading.Lock
+rlock: Callable[[], threading.RLock] = threading.RLock
+sleep: Callable[[float], None] = time.sleep
+monotonic: Callable[[], float] = time.monotonic
+pid: Callable[[], int] = os.getpid
+randomness: Callable[[int], bytes] = os.urandom
