@@ -75,6 +75,10 @@ class Office:
         """The next replies for this reference are lost: ``reply``, ``500 after``, ``503 before``."""
         self.control("set", reference=reference, lose=how, count=count)
 
+    def refuse(self, reference: str, word: str) -> None:
+        """Every write for this reference is refused with this word; ``already done``: a colleague has done it."""
+        self.control("set", reference=reference, refuse=word)
+
     def wait_held(self, sender: subprocess.Popen[str]) -> None:
         """A request has come to the barrier. Fails when its sender died, or none comes in 30 s."""
         deadline = time.monotonic() + 30.0

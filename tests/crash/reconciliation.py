@@ -1,6 +1,6 @@
 """The reconciliation example as a child of the kill sweep: its own app and steps, with points in them and a clock to turn.
 
-    python -m crash.reconciliation FOLDER SERVER BOOKS     exit code 0: done; 3: it needs a person
+    python -m crash.reconciliation FOLDER SERVER BOOKS     exit code 0: done; 3: it needs a person; 4: it has failed
 
 With ``long`` after that the chat answers with a long receipt; with ``full`` also the disk is full from that moment until
 the task is run again, by the same process.
@@ -24,7 +24,7 @@ from examples.reconciliation import generate
 from examples.reconciliation.actions import Actions
 from examples.reconciliation.app import Recon
 
-from doubtless import Doubtless, NeedsHuman, StoreUnavailable, blobs
+from doubtless import Doubtless, NeedsHuman, StoreUnavailable, TaskFailed, blobs
 
 from .clock import TurnedClock
 from .sweep import Points
@@ -36,8 +36,9 @@ BIG = 8 << 10
 READS = ("load_statement", "load_orders", "match_orders")
 WRITES = ("create_adjustment", "submit_approval", "notify", "close_run")
 QUERIES = ("find_adjustment", "find_approval")
+WITHDRAWALS = ("withdraw_adjustment", "withdraw_approval")
 
-NEEDS_HUMAN = 3
+NEEDS_HUMAN, FAILED = 3, 4
 RECEIPT = "r" * (6 << 10)
 """What the chat answers at length: more than fits into the pages that the store has."""
 
@@ -50,7 +51,7 @@ class Watched(Actions):
     def __init__(self, server: str | None, points: Points, more: str, fill: Callable[[], None]) -> None:
         super().__init__(server)
         self._more, self._fill = more, fill
-        for name in (*READS, *WRITES, *QUERIES):
+        for name in (*READS, *WRITES, *QUERIES, *WITHDRAWALS):
             setattr(self, name, points.around(getattr(self, name)))
 
     def notify(self, run: str, text: str) -> Any:
@@ -102,6 +103,8 @@ def main() -> int:
         return 0
     except NeedsHuman:
         return NEEDS_HUMAN
+    except TaskFailed:
+        return FAILED
     finally:
         recon.app.close()
 

@@ -56,6 +56,7 @@ class Office:
         self.moved = threading.Condition()
         self.holds: Counter[tuple[str, str]] = Counter()  # (reference, where) -> how many more
         self.losses: Counter[tuple[str, str]] = Counter()  # (reference, how) -> how many more
+        self.refusals: dict[str, str] = {}  # reference -> with which word; ``already done``: a colleague has done it
         self.held: list[Held] = []
         self.arrived: Counter[str] = Counter()  # where -> how many have ever been held there
         self.serving = 0  # requests that are being served now
@@ -70,6 +71,8 @@ class Office:
                 self.holds[spec["reference"], spec["hold"]] += spec.get("count", 1)
             if "lose" in spec:
                 self.losses[spec["reference"], spec["lose"]] += spec.get("count", 1)
+            if "refuse" in spec:
+                self.refusals[spec["reference"]] = spec["refuse"]
 
     def stop_at(self, where: str, reference: str) -> str:
         """Stand here if a hold says so, until it is released; how: ``go`` (or no hold) or ``drop``."""
@@ -83,6 +86,25 @@ class Office:
             self.moved.notify_all()
         held.gone.wait()
         return held.how[0]
+
+    def left(self, reference: str) -> int:
+        """How many more requests for this reference will be held."""
+        with self.moved:
+            return sum(count for (held, _), count in self.holds.items() if held == reference)
+
+    def land(self, timeout: float) -> int:
+        """Let everybody go who is held, and return when they have had their effect and reply; how many there were."""
+        there = self.release("go")
+        with self.moved:
+            assert self.moved.wait_for(lambda: not self.serving, timeout), "a request that was let go is not served"
+        return there
+
+    def refusal(self, reference: str) -> str | None:
+        """The word that refuses this request, or None. What is ``already done``, a colleague has done once."""
+        word = self.refusals.get(reference)
+        if word == "already done" and not self.counts()["effects"].get(reference):
+            self.perform(reference, "colleague", remembers=False)
+        return word
 
     def release(self, how: str) -> int:
         """Let everybody go who is held; how many there were."""
@@ -103,6 +125,7 @@ class Office:
         finally:
             with self.moved:
                 self.serving -= 1
+                self.moved.notify_all()
 
     def wait_held(self, count: int, timeout: float) -> bool:
         """Whether so many requests have been held since the office was opened, as soon as they are."""
@@ -228,6 +251,10 @@ class Handler(BaseHTTPRequestHandler):
         if office.loses(reference, "503 before"):
             self.answer(503, {"error": "unavailable"})
             return
+        refusal = office.refusal(reference) if what == "write" else None
+        if refusal is not None:
+            self.answer(409, {"error": refusal})
+            return
         made = perform()
         if office.stop_at("after", reference) == "drop" or office.loses(reference, "reply"):
             return
@@ -247,6 +274,10 @@ class Handler(BaseHTTPRequestHandler):
                 return {}
             case ["wait"]:
                 return {"reached": self.server.offices[name].wait_held(int(search["count"]), 1.0)}
+            case ["left"]:
+                return {"left": self.server.offices[name].left(body["reference"])}
+            case ["land"]:
+                return {"landed": self.server.offices[name].land(10.0)}
             case ["release"]:
                 return {"released": self.server.offices[name].release(body["how"])}
             case _:

@@ -1,0 +1,279 @@
+"""Tasks of every shape that fail after their effects and undo them, against the counting world: one step, three, a parallel
+group, child tasks, and steps that a task undoes. What goes wrong is the world's affair, or the deploy's.
+
+    python -m crash.undoing        runs and commands, each in a process of its own (see `Nursery`)
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from doubtless import Abort, AlreadyUndone, Doubtless, NeedsHuman, NotUndoable, Several, Task, TaskFailed, injected
+from doubtless.events import Kind
+
+from .clock import TurnedClock
+from .program import Client, Scenario
+from .sweep import Points
+
+CELL = "CRASH_UNDO_CELL"
+TASK = "t"
+DONE, NEEDS_HUMAN, ENDED = 0, 3, 4
+
+FIRST_UNDONE = {
+    "one step": "s0", "three steps": "s2", "parallel group": "c", "child tasks": "d2", "undone by a task": "s2",
+}  # fmt: skip
+"""The shapes, and what each of them has to undo first: what it made last."""
+SHAPES = tuple(FIRST_UNDONE)
+MADE = {
+    "one step": ["s0"], "three steps": ["s0", "s1", "s2"], "parallel group": ["s0", "a", "b", "c"],
+    "child tasks": ["s0", "c1", "c2", "d1", "d2"], "undone by a task": ["s0", "s1", "s2"],
+}  # fmt: skip
+DEADLINE_S = 600
+
+
+class Cell(NamedTuple):
+    """What a process needs to know to be this program. `gone`: a deploy has lost the code that undoes."""
+
+    folder: str
+    port: int
+    office: str
+    shape: str
+    trouble: str
+    gone: bool = False
+
+    @property
+    def target(self) -> str:
+        """What the trouble is with."""
+        return FIRST_UNDONE[self.shape]
+
+    @property
+    def clock(self) -> TurnedClock:
+        return TurnedClock(Path(self.folder) / "clock")
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/store.db"
+
+    def dump(self) -> str:
+        return json.dumps(self._asdict())
+
+
+class Office(Client):
+    """How the program talks to its office: one request for each call, and the accidents that are on this side."""
+
+    def __init__(self, cell: Cell, app: Doubtless) -> None:
+        super().__init__(Scenario(cell.folder, cell.port, cell.office, "non_idem_write"))
+        self.cell, self.app, self.late = cell, app, False
+
+    def post(self, reference: str, key: str, *, may_be_late: bool = False) -> dict[str, Any]:
+        """One effect. Where it is to be late, the world holds the request, and this process's timeout passes meanwhile."""
+        late = may_be_late and self.call("POST", "control/left", {"reference": reference})["left"] > 0
+        if late:
+            self.loss, self.late = "overrun", True
+        made: dict[str, Any] = self.call("POST", "effects", {"reference": reference}, key, loses=late)
+        return made
+
+    def land(self) -> None:
+        """What the world holds lands now; where its caller still lives, its success is in the log when this returns."""
+        landed = self.call("POST", "control/land", {})["landed"]
+        if not (landed and self.late):
+            return
+        for _ in range(10_000):
+            rows = [row for head in self.app.tasks() for row in self.app.store.rows(head.task_id)]
+            if any(row.kind == Kind.EVIDENCE_STORED for row in rows):
+                return
+            time.sleep(0.001)
+        raise AssertionError("a late success is no evidence")
+
+
+def undone(reference: str) -> str:
+    """Under which reference the world counts that something is undone."""
+    return f"undo {reference}"
+
+
+class Actions:
+    """The steps' functions."""
+
+    def __init__(self, cell: Cell, office: Office) -> None:
+        self.cell, self.office = cell, office
+
+    def make(self, reference: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        return self.office.post(reference, idempotency_key)
+
+    def make_late(self, reference: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        return self.office.post(reference, idempotency_key, may_be_late=True)
+
+    def withdraw(self, reference: str, idempotency_key: str = injected()) -> dict[str, Any] | None:
+        cell = self.cell
+        if cell.trouble == "late write":
+            self.office.land()
+        try:
+            made = self.office.post(undone(reference), idempotency_key, may_be_late=cell.trouble == "late undo")
+        except OSError as error:
+            if "already done" in str(error):
+                raise AlreadyUndone("by a colleague") from error
+            if "processed" in str(error):
+                raise NotUndoable("processed") from error
+            raise
+        return None if cell.trouble == "shows nothing" and reference == cell.target else made
+
+    def find(self, idempotency_key: str) -> dict[str, Any] | Several | None:
+        """What bears the key. What is late, and was not there yet, lands before this answers."""
+        items = self.office.find(idempotency_key)
+        if not items and self.cell.trouble == "late undo":
+            self.office.land()
+        return Several(items) if len(items) > 1 else items[0] if items else None
+
+
+def build(cell: Cell, points: Points | None = None, *, read_only: bool = False) -> tuple[Doubtless, Task[..., Any]]:
+    """The app and its task, as a deploy has them; with points, killed where they say."""
+    app = Doubtless(cell.url, clock=cell.clock, namespace="undo", hooks=points, read_only=read_only)
+    around: Callable[[Any], Any] = points.around if points is not None else lambda fn: fn
+    do = Actions(cell, Office(cell, app))
+    timeout = "PT0.2S" if cell.trouble.startswith("late") else "PT10S"
+    sure: dict[str, Any] = {
+        "effect": "non_idem_write", "query": around(do.find), "absent_after": "PT1M", "on_absent": "retry", "attempts": 9,
+        "timeout": timeout,
+    }  # fmt: skip
+    limited = {"compensate_deadline": f"PT{DEADLINE_S}S"} if cell.trouble == "deadline passed while down" else {}
+    undoing = declare_undoing(app, cell, around(do.withdraw), sure)
+    make: Any = app.step(name="make", compensate=undoing, **sure, **limited)(around(do.make))
+    late: Any = app.step(name="make_late", effect="non_idem_write", timeout=timeout, compensate=undoing)(around(do.make_late))
+
+    @app.task
+    def child(name: str) -> str:
+        make(reference=f"{name}1")
+        make(reference=f"{name}2")
+        return name
+
+    @app.task
+    def task() -> None:
+        match cell.shape:
+            case "parallel group":
+                make(reference="s0")
+                app.map(lambda name: make(reference=name), ["a", "b", "c"], concurrency=1)
+            case "child tasks":
+                make(reference="s0")
+                child(name="c")
+                child(name="d")
+            case _:
+                for reference in MADE[cell.shape]:
+                    make(reference=reference)
+        if cell.trouble == "late write":
+            late(reference="late")
+        raise Abort("no")
+
+    return app, task
+
+
+def declare_undoing(app: Doubtless, cell: Cell, withdraw: Any, sure: dict[str, Any]) -> str:
+    """The step, or the task, that undoes; its name. Where the deploy has lost it, the table knows another one."""
+    if cell.gone:
+        app.step(effect="non_idem_write", name="other")(lambda reference: None)
+        return "other"
+    step: Any = app.step(name="withdraw", **sure)(withdraw)
+    if cell.shape != "undone by a task":
+        return "withdraw"
+
+    @app.task
+    def withdraw_by_task(reference: str) -> Any:
+        return step(reference=reference)
+
+    return "withdraw_by_task"
+
+
+# ---------------------------------------------------------------- in a process of its own
+
+
+def run(cell: Cell, ask: Callable[[], None]) -> int:
+    """Start or resume the task; the exit code. `ask`: returns when a person has answered a call that still runs here."""
+    app, task = build(cell, Points.from_environment())
+    try:
+        while True:
+            try:
+                app.run(task, TASK)
+                return DONE
+            except TaskFailed:
+                return ENDED
+            except NeedsHuman:
+                if not app.show(TASK).owner_alive:
+                    return NEEDS_HUMAN
+                ask()  # its thread keeps the task in this process
+    finally:
+        app.close()
+
+
+def command(*arguments: str) -> int:
+    """The command line, as a person has it."""
+    from doubtless.cli import main
+
+    return main(arguments)
+
+
+def serve() -> None:
+    """Run what is asked for by a line of JSON, each in a forked process that may be killed; say how it ended."""
+    import doubtless
+
+    for module in pkgutil.walk_packages(doubtless.__path__, "doubtless."):
+        if not module.name.startswith(("doubtless.cli", "doubtless.store.postgres", "doubtless.demo", "doubtless.testing")):
+            importlib.import_module(module.name)
+    say("ready")
+    while line := hear():
+        asked = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os._exit(in_child(asked))
+        _, status = os.waitpid(child, 0)
+        say(str(os.waitstatus_to_exitcode(status)))
+
+
+def in_child(asked: dict[str, Any]) -> int:
+    os.environ.update(asked["environment"])
+    try:
+        if "command" in asked:
+            quiet = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            return command(*asked["command"])
+        return run(Cell(**json.loads(os.environ[CELL])), ask)
+    except BaseException:  # noqa: BLE001  whatever it is, this process is not the one that goes on reading
+        import traceback
+
+        traceback.print_exc()
+        return 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def ask() -> None:
+    """Whoever started this process finds a person, who answers in another one."""
+    say("asks")
+    hear()
+
+
+def say(word: str) -> None:
+    os.write(1, word.encode() + b"\n")
+
+
+def hear() -> str:
+    """One line, and nothing of the next one: processes share this pipe, one after the other."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return ""
+        line += byte
+    return line.decode()
+
+
+if __name__ == "__main__":
+    serve()
