@@ -95,7 +95,8 @@ def standing(runtime: Runtime, rows: Sequence[Event]) -> list[dict[str, Any]]:
             stands += [{**entry, "task": entry.get("task", children[path])} for entry in reversed(below)]
         elif path[0] == UNDO or record.origin is not None or record.effect == Effect.READ:
             continue
-        elif record.status == StepStatus.FAILED:
+        elif record.status == StepStatus.FAILED or (record.status == StepStatus.NOT_APPLIED and record.evidence is not None):
+            # A late success: what was settled stays settled (I3), and what came of it stands, undone by nobody.
             stands.append({"path": path, "step": record.name, "compensate": None, "may": True})
         elif record.status == StepStatus.DONE and path in owed:
             undoing = owed[path].undoing

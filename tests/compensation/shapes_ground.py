@@ -33,10 +33,17 @@ class CountedStore(MortalStore):
 
 
 class Program:
-    """One app whose process dies at the `kill_at`-th of its points (commits and calls), and is started again."""
+    """One app whose process dies at the `kill_at`-th of its points (commits and calls), and is started again.
 
-    def __init__(self, folder: Path, world: World, shape: str, *, kill_at: int | None = None, **create: Any) -> None:
+    `undo`: options of the withdrawal; `create`: of what it undoes; `more`: declares what the task does after its effects.
+    """
+
+    def __init__(
+        self, folder: Path, world: World, shape: str, *, kill_at: int | None = None, undo: dict[str, Any] | None = None,
+        more: Callable[[Doubtless], Callable[[], Any]] | None = None, **create: Any,
+    ) -> None:  # fmt: skip
         self.world, self.shape, self.kill_at = world, shape, kill_at
+        self.undo, self.more = undo or {}, more
         self.points: list[str] = []
         self.clock = FakeClock()
         self.folder = folder
@@ -65,7 +72,7 @@ class Program:
 
         by: Any = {"compensate": "other"}
         if withdrawn:
-            step = app.step(effect="non_idem_write", query=lambda name: world.find(name), **sure)(withdraw)
+            step: Any = app.step(**{"effect": "non_idem_write", "query": lambda name: world.find(name), **sure, **self.undo})(withdraw)
             by = {"compensate": "withdraw"}
             if self.shape == "undone by a task":
 
@@ -90,6 +97,8 @@ class Program:
             make(name=f"{name}2")
             return name
 
+        after = self.more(app) if self.more is not None else None
+
         @app.task
         def task() -> None:
             if self.shape == "parallel group":
@@ -102,6 +111,8 @@ class Program:
             else:
                 for number in range(1 if self.shape == "one step" else 3):
                     make(name=f"s{number}")
+            if after is not None:
+                after()
             raise Abort("no")
 
         return app, task

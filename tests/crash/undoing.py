@@ -6,6 +6,7 @@ group, child tasks, and steps that a task undoes. What goes wrong is the world's
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from doubtless import Abort, AlreadyUndone, Doubtless, NeedsHuman, NotUndoable, Several, Task, TaskFailed, injected
+from doubtless import Abort, AlreadyUndone, Case, Doubtless, NeedsHuman, NotUndoable, Pending, Several, Task, TaskFailed, injected
 from doubtless.events import Kind
 
 from .clock import TurnedClock
@@ -37,6 +38,8 @@ MADE = {
     "child tasks": ["s0", "c1", "c2", "d1", "d2"], "undone by a task": ["s0", "s1", "s2"],
 }  # fmt: skip
 DEADLINE_S = 600
+PATIENCE_S = 60
+"""A process that takes so many seconds hangs: it says where, and ends."""
 
 
 class Cell(NamedTuple):
@@ -75,11 +78,15 @@ class Office(Client):
 
     def post(self, reference: str, key: str, *, may_be_late: bool = False) -> dict[str, Any]:
         """One effect. Where it is to be late, the world holds the request, and this process's timeout passes meanwhile."""
-        late = may_be_late and self.call("POST", "control/left", {"reference": reference})["left"] > 0
+        late = may_be_late and self.expected(reference)
         if late:
             self.loss, self.late = "overrun", True
         made: dict[str, Any] = self.call("POST", "effects", {"reference": reference}, key, loses=late)
         return made
+
+    def expected(self, reference: str) -> bool:
+        """Whether the world is going to hold a request for this reference."""
+        return bool(self.call("POST", "control/left", {"reference": reference})["left"])
 
     def land(self) -> None:
         """What the world holds lands now; where its caller still lives, its success is in the log when this returns."""
@@ -113,7 +120,7 @@ class Actions:
 
     def withdraw(self, reference: str, idempotency_key: str = injected()) -> dict[str, Any] | None:
         cell = self.cell
-        if cell.trouble == "late write":
+        if cell.trouble == "late write, given up":
             self.office.land()
         try:
             made = self.office.post(undone(reference), idempotency_key, may_be_late=cell.trouble == "late undo")
@@ -133,20 +140,43 @@ class Actions:
         return Several(items) if len(items) > 1 else items[0] if items else None
 
 
-def build(cell: Cell, points: Points | None = None, *, read_only: bool = False) -> tuple[Doubtless, Task[..., Any]]:
-    """The app and its task, as a deploy has them; with points, killed where they say."""
+def nobody() -> None:
+    """Nobody is there to be asked."""
+
+
+class Program(NamedTuple):
+    """The app, its task, and how they talk to the world."""
+
+    app: Doubtless
+    task: Task[..., Any]
+    office: Office
+
+
+def build(cell: Cell, points: Points | None = None, *, read_only: bool = False, ask: Callable[[], None] = nobody) -> Program:
+    """The program as a deploy has it; with points, killed where they say. `ask`: a person is asked, and has answered."""
     app = Doubtless(cell.url, clock=cell.clock, namespace="undo", hooks=points, read_only=read_only)
     around: Callable[[Any], Any] = points.around if points is not None else lambda fn: fn
-    do = Actions(cell, Office(cell, app))
+    office = Office(cell, app)
+    do = Actions(cell, office)
     timeout = "PT0.2S" if cell.trouble.startswith("late") else "PT10S"
     sure: dict[str, Any] = {
         "effect": "non_idem_write", "query": around(do.find), "absent_after": "PT1M", "on_absent": "retry", "attempts": 9,
         "timeout": timeout,
     }  # fmt: skip
     limited = {"compensate_deadline": f"PT{DEADLINE_S}S"} if cell.trouble == "deadline passed while down" else {}
+    given_up = cell.trouble == "late write, given up"
+    watched = {"query": lambda: Pending("PT1S"), "settle_within": "PT10S"} if given_up else {}  # it is in sight until then
     undoing = declare_undoing(app, cell, around(do.withdraw), sure)
     make: Any = app.step(name="make", compensate=undoing, **sure, **limited)(around(do.make))
-    late: Any = app.step(name="make_late", effect="non_idem_write", timeout=timeout, compensate=undoing)(around(do.make_late))
+    late: Any = app.step(name="make_late", effect="non_idem_write", timeout=timeout, compensate=undoing, **watched)(
+        around(do.make_late)
+    )
+
+    @app.on_case
+    def tell(case: Case) -> None:
+        """Of what is in sight: a person is told at once, and answers while the task is run."""
+        if given_up and case.kind == "doubt":
+            ask()
 
     @app.task
     def child(name: str) -> str:
@@ -167,11 +197,11 @@ def build(cell: Cell, points: Points | None = None, *, read_only: bool = False) 
             case _:
                 for reference in MADE[cell.shape]:
                     make(reference=reference)
-        if cell.trouble == "late write":
+        if cell.trouble.startswith("late write"):
             late(reference="late")
         raise Abort("no")
 
-    return app, task
+    return Program(app, task, office)
 
 
 def declare_undoing(app: Doubtless, cell: Cell, withdraw: Any, sure: dict[str, Any]) -> str:
@@ -195,7 +225,7 @@ def declare_undoing(app: Doubtless, cell: Cell, withdraw: Any, sure: dict[str, A
 
 def run(cell: Cell, ask: Callable[[], None]) -> int:
     """Start or resume the task; the exit code. `ask`: returns when a person has answered a call that still runs here."""
-    app, task = build(cell, Points.from_environment())
+    app, task, office = build(cell, Points.from_environment(), ask=ask)
     try:
         while True:
             try:
@@ -206,7 +236,10 @@ def run(cell: Cell, ask: Callable[[], None]) -> int:
             except NeedsHuman:
                 if not app.show(TASK).owner_alive:
                     return NEEDS_HUMAN
-                ask()  # its thread keeps the task in this process
+                ask()  # what is late keeps the task in this process; only now it comes
+                office.land()
+                while app.show(TASK).owner_alive:
+                    time.sleep(0.001)
     finally:
         app.close()
 
@@ -223,7 +256,7 @@ def serve() -> None:
     import doubtless
 
     for module in pkgutil.walk_packages(doubtless.__path__, "doubtless."):
-        if not module.name.startswith(("doubtless.cli", "doubtless.store.postgres", "doubtless.demo", "doubtless.testing")):
+        if not module.name.startswith(("doubtless.store.postgres", "doubtless.demo", "doubtless.testing")):
             importlib.import_module(module.name)
     say("ready")
     while line := hear():
@@ -237,6 +270,7 @@ def serve() -> None:
 
 def in_child(asked: dict[str, Any]) -> int:
     os.environ.update(asked["environment"])
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     try:
         if "command" in asked:
             quiet = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -7,4 +7,4 @@ import os
 
 from .undoing import CELL, Cell, build
 
-app, task = build(Cell(**json.loads(os.environ[CELL])))
+app, task, _ = build(Cell(**json.loads(os.environ[CELL])))

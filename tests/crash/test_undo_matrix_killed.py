@@ -10,12 +10,11 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from .outside import World
-from .undo_ground import KILLED, TROUBLES, Hands, Nursery, Trial
+from .undo_trial import KILLED, TROUBLES, Ended, Hands, Nursery, Trial
 from .undoing import MADE, SHAPES
 
 
@@ -37,7 +36,7 @@ class Ground:
         self._held += 1
         return Trial(*self.of, self.folder / str(self._held), self.shape, self.trouble)
 
-    def undisturbed(self) -> tuple[list[str], dict[str, Any]]:
+    def undisturbed(self) -> tuple[list[str], Ended]:
         """All points that its processes come by, and how it ends."""
         trial = self.trial()
         _, points = trial.start()
@@ -75,17 +74,19 @@ CELLS = [(shape, trouble) for trouble in TROUBLES for shape in SHAPES]
 every_cell = pytest.mark.parametrize("ground", CELLS, indirect=True, ids=[f"{trouble}: {shape}" for shape, trouble in CELLS])
 
 
-def check_undisturbed(ground: Ground, ended: dict[str, Any]) -> None:
+def check_undisturbed(ground: Ground, ended: Ended) -> None:
     """The trouble is what it is called, and comes to what it must."""
-    made = MADE[ground.shape]
+    trouble, made = ground.trouble, MADE[ground.shape]
     target = made[-1:]
-    left_to_people = {"not undoable": target, "let stand": target}.get(ground.trouble, [])
-    assert ended["machine"] == [name for name in made if name not in left_to_people]
-    assert ended["by hand"] == (target if ground.trouble == "not undoable" else [])
-    assert ended["late news"] == (ground.trouble == "late write")
-    assert ended["status"] == ("failed" if ground.trouble in ("let stand", "late write") else "compensated")
-    task_shows_nothing = ground.trouble == "shows nothing" and ground.shape == "undone by a task"
-    assert ended["asked"] == (ground.trouble in ("not undoable", "let stand", "late write") or task_shows_nothing)
+    by_people = {"not undoable": target, "let stand": target}.get(trouble, [])
+    late = ["late"] if trouble == "late write" else []
+    assert ended.machine == [name for name in made if name not in by_people] + late
+    assert ended.by_hand == (target if trouble == "not undoable" else [])
+    assert ended.late_news == (trouble in ("late write", "late write, given up"))
+    assert ended.contradicted == (trouble == "late write, given up")
+    assert ended.status == ("failed" if trouble in ("let stand", "late write, given up") else "compensated")
+    shows_nothing = trouble == "shows nothing" and ground.shape == "undone by a task"  # a task has no query
+    assert ended.asked == (trouble in ("not undoable", "let stand", "late write", "late write, given up") or shows_nothing)
 
 
 @every_cell

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from doubtless.events import Kind, StepStatus, TaskStatus
 from doubtless.inbox import Case
 from doubtless.timeline import StepView, TaskView
 
-from . import outside, undoing
+from . import undoing
 from .outside import World, environment
 from .sweep import KILL_AT, RECORD
 from .undoing import CELL, DEADLINE_S, ENDED, MADE, NEEDS_HUMAN, TASK, Cell, build, undone
@@ -28,7 +27,7 @@ SETTLED = (StepStatus.DONE, StepStatus.NOT_APPLIED, StepStatus.FAILED, StepStatu
 
 TROUBLES = (
     "ok", "already undone", "not undoable", "let stand", "unknown, landed", "unknown, vanished", "shows nothing", "late undo",
-    "late write", "handler missing", "deadline passed while down",
+    "late write", "late write, given up", "handler missing", "deadline passed while down",
 )  # fmt: skip
 
 
@@ -52,7 +51,7 @@ class Nursery:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, cell: Cell, answer: Callable[[], None], **environs: str) -> int:
+    def run(self, cell: Cell, answer: Callable[[], object], **environs: str) -> int:
         """Start or resume the cell's task; how its process ended. `answer`: it has to be answered while it lives."""
         self._say(json.dumps({"environment": {KILL_AT: "", RECORD: "", CELL: cell.dump(), **environs}}))
         while (word := self._hear()) == "asks":
@@ -86,6 +85,17 @@ class Hands(NamedTuple):
     person: Nursery
 
 
+class Ended(NamedTuple):
+    """How a run ended. `machine`: what was undone at the server, by whatever the machine sent; `asked`: how often a person was."""
+
+    status: str
+    machine: list[str]
+    by_hand: list[str]
+    late_news: int
+    contradicted: bool
+    asked: int
+
+
 class Trial:
     """One run of a cell: its world, its person, its checks."""
 
@@ -110,7 +120,7 @@ class Trial:
                 self.office.lose(target, "503 before")
             case "late undo":
                 self.office.hold(target, "before")
-            case "late write":
+            case "late write" | "late write, given up":
                 self.office.hold("late", "before")
 
     # ------------------------------------------------------------ running
@@ -120,7 +130,7 @@ class Trial:
         record = self.folder / "points"
         record.unlink(missing_ok=True)
         environs = {RECORD: str(record)} if kill_at is None else {RECORD: str(record), KILL_AT: str(kill_at)}
-        code = self.hands.tasks.run(self.cell, self.answer_all, **environs)
+        code = self.hands.tasks.run(self.cell, self.answer_open, **environs)
         assert code in (KILLED, NEEDS_HUMAN, ENDED), f"it ends with exit code {code}"
         return code, record.read_text().split()
 
@@ -144,15 +154,19 @@ class Trial:
     # ------------------------------------------------------------ the person
 
     def answer_all(self) -> None:
-        """Answer every open case, as somebody who sees what the world counted."""
+        """Answer what is open: something is."""
+        assert self.answer_open(), "it needs a person and asks nothing"
+
+    def answer_open(self) -> int:
+        """Answer every open case, as somebody who sees what the world counted; how many there were."""
         with self.look() as app:
             cases, alive = app.inbox().cases, app.show(TASK).owner_alive
             answers = [(case, self.answer(app, case, alive)) for case in cases if case.kind != "contradiction"]
-        assert answers, "it needs a person and asks nothing"
         for case, words in answers:
             self.asked += 1
             said = ("--by", "anna", "--why", "the world's books", "--shown", case.hash)
             self.hands.person.command(self.cell, "settle", TARGET, case.id, *words, *said)
+        return len(answers)
 
     def answer(self, app: Doubtless, case: Case, alive: bool) -> list[str]:
         """What the person says. What is not undone, and may be, is undone by hand; what is not there did not happen."""
@@ -230,40 +244,38 @@ class Trial:
         there = bool(counts["effects"].get(undone(reference))) or reference in self.by_hand
         assert there, f"said to be undone, and it is not: {step}"
 
-    def check_end(self) -> dict[str, Any]:
+    def check_end(self) -> Ended:
         """What holds when it has ended: nothing is forgotten, and what stands is listed; in short how it ended."""
         self.check()
         effects: dict[str, list[int]] = self.office.effects()
-        made, trouble = MADE[self.cell.shape], self.cell.trouble
-        assert [name for name in sorted(effects, key=lambda r: effects[r]) if name in made] == made
+        in_order = sorted(effects, key=lambda reference: effects[reference])
+        with self.look() as app:
+            rows, views = app.store.rows(TASK), [app.show(head.task_id) for head in app.tasks()]
+            end = next(row for row in rows if row.kind == Kind.TASK_ENDED)
+            listed = [self.named(app, entry) for entry in end.details.get("stands", [])]
+            kinds = [case.kind for case in app.inbox().cases]
+        news = [row.event_seq for row in rows if row.kind == Kind.EVIDENCE_STORED and row.step_name == "make_late"]
+        late = next((step for step in views[0].steps if step.name == "make_late"), None)
+        contradicted = bool(news) and late is not None and late.status == StepStatus.NOT_APPLIED
+        made = MADE[self.cell.shape] + (["late"] if late is not None and late.status != StepStatus.NOT_APPLIED else [])
+        assert [name for name in in_order if name in made] == made, f"made at the server: {in_order}"
         machine = [name for name in made if undone(name) in effects]
         left = [name for name in made if name not in machine and name not in self.by_hand]
         assert sorted(left) == sorted(self.stands), f"forgotten: {left}, let stand: {self.stands}"
-        order = [name.removeprefix("undo ") for name in sorted(effects, key=lambda r: effects[r]) if name.startswith("undo ")]
+        order = [name.removeprefix("undo ") for name in in_order if name.startswith("undo ")]
         assert order == machine[::-1], f"not in reverse: {order}"
-        with self.look() as app:
-            view = app.show(TASK)
-            ended = app.store.rows(TASK)[-1] if view.status in ENDS else None
-            assert view.status in ENDS, view
-            views = [app.show(head.task_id) for head in app.tasks()]
-            steps = [step for one in views for step in one.steps if step.name == "make"]
-            assert sorted(s.params["reference"] for s in steps if s.status == StepStatus.COMPENSATED) == sorted(set(made) - set(left))
-            rows = app.store.rows(TASK)
-            end = next(row for row in rows if row.kind == Kind.TASK_ENDED)
-            listed = [self.named(app, entry) for entry in end.details.get("stands", [])]
-            news = [row for row in rows if row.kind == Kind.EVIDENCE_STORED and row.step_name == "make_late"]
-            late = ["late"] if news and news[0].event_seq < end.event_seq else []
-            assert sorted(listed) == sorted(left + late), f"listed as standing: {listed}; it stands: {left + late}"
-            assert (view.status == TaskStatus.COMPENSATED) == (not left and not late), view.status
-            kinds = [case.kind for case in app.inbox().cases]
-            assert kinds == (["contradiction"] if news else []), f"open at the end: {kinds}"
-            del ended
-        if trouble == "late write":
-            assert self.denied == 1, "nobody was asked about what is late"
-            assert self.office.n("late") <= 1
-        if trouble == "deadline passed while down":
+        writes = [step for view in views for step in view.steps if step.name.startswith("make")]
+        said = sorted(str(step.params["reference"]) for step in writes if step.status == StepStatus.COMPENSATED)
+        assert said == sorted(set(made) - set(left)), f"said to be undone: {said}"
+        known = ["late"] if contradicted and news[0] < end.event_seq else []
+        assert sorted(listed) == sorted(left + known), f"listed as standing: {listed}; it stands: {left + known}"
+        assert (end.status == TaskStatus.COMPENSATED) == (not left and not known), f"it ends {end.status}"
+        assert kinds == (["contradiction"] if contradicted else []), f"open at the end: {kinds}"
+        if "late" in effects and "late" not in made and not news:
+            assert self.denied, "nobody knows of what is late, and nobody has said that it is not there"
+        if self.cell.trouble == "deadline passed while down":
             self.check_deadlines()
-        return {"status": str(view.status), "machine": machine, "by hand": self.by_hand, "late news": len(news), "asked": self.asked}
+        return Ended(str(end.status), machine, self.by_hand, len(news), contradicted, self.asked)
 
     def named(self, app: Doubtless, entry: dict[str, Any]) -> str:
         task, path = entry.get("task", TASK), entry["path"]
@@ -277,20 +289,14 @@ class Trial:
                 assert age <= DEADLINE_S, f"{name} was undone {age} s after it was made"
 
 
-ENDS = (TaskStatus.COMPENSATED, TaskStatus.FAILED)
-
-
 class Looking:
     """The app in this process, read only: to look."""
 
     def __init__(self, cell: Cell) -> None:
-        self.app, _ = build(cell, read_only=True)
+        self.app = build(cell, read_only=True).app
 
     def __enter__(self) -> Doubtless:
         return self.app
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.app.close()
-
-
-__all__ = ["KILLED", "TROUBLES", "Hands", "Nursery", "Trial", "outside", "os"]
