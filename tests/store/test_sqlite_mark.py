@@ -39,6 +39,7 @@ def test_a_mark_that_was_cut_or_changed_in_any_byte_is_unfit() -> None:
         assert isinstance(decode(content[:place]), Unfit)
         assert isinstance(decode(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]), Unfit)
     assert decode(b"") == Unfit("it is empty", True)
+    assert decode(bytes(len(content))) == Unfit("it is empty", True)  # its length was on the disk, what it says was not
 
 
 def test_the_mark_follows_claims_parks_and_ends_and_no_append(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:

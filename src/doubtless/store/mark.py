@@ -37,7 +37,7 @@ class Mark(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """A mark that cannot be read. `empty`: nothing was written into it yet."""
+    """A mark that cannot be read. `empty`: nothing was written into it yet, or nothing of it reached the disk."""
 
     why: str
     empty: bool
@@ -51,7 +51,7 @@ def encode(mark: Mark) -> bytes:
 
 def decode(content: bytes) -> Mark | Unfit:
     """Read a mark back; never raises."""
-    if not content:
+    if not content.strip(b"\0"):  # zeros: its length was on the disk when the power went, what it says was not
         return Unfit("it is empty", True)
     text = content[:-65]
     if len(content) != _SIZE or content[-65:] != f"{sha256(text).hexdigest()}\n".encode():
