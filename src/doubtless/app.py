@@ -34,6 +34,7 @@ from .waiting import InTask
 
 if TYPE_CHECKING:
     from .inbox import Authorize, Case
+    from .store.blobstore import BlobStore
 
 HINT_STORE = "Doubtless('sqlite:///agent.db') or export DOUBTLESS_STORE=sqlite:///agent.db"
 
@@ -64,6 +65,8 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     case, answer)` is asked before a person's answer is taken. `secrets` adds resolvers by scheme.
     `store_patience`: how long a result is offered again to a store that does not take it, before it is spilled.
     `read_only`: only look: also at a store that is refused as suspect, and never at one that would have to be created.
+    `blobs`: where content above 1 MiB lies, ``s3://bucket/prefix`` (which all machines share) or ``file:///path``; None
+    reads $DOUBTLESS_BLOBS, else the log says it, else it is a folder beside the database.
     Meaning: thread-safe; the store opens lazily, once per process.
     """
 
@@ -78,8 +81,10 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
         clock: Clock | None = None,
         hooks: Callable[[str], None] | None = None,
         read_only: bool = False,
+        blobs: str | None = None,
     ) -> None:
         self._url = url
+        self._blobs = blobs
         self._read_only = read_only
         self._namespace = namespace.encode() if isinstance(namespace, str) else namespace
         self._authorize = authorize
@@ -191,7 +196,7 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     def _parts(self, store: Store, namespace: bytes, case_opened: Callable[[str], None]) -> Runtime:
         return Runtime(
             store=store,
-            content=Content(store, store.folder),
+            content=Content(store, store.folder, self._elsewhere(store)),
             namespace=namespace,
             find=self._table.get,
             find_task=self._find_task,
@@ -205,6 +210,29 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
             patience=self._patience,
             randomness=self._randomness,
         )
+
+    def _elsewhere(self, store: Store) -> BlobStore | None:
+        """Where content above 1 MiB lies, if not in the store's own folder; written down before anything goes there.
+
+        Raises: StoreRefused when the log has its content in another place than is given.
+        """
+        given, info = self._blobs or os.environ.get("DOUBTLESS_BLOBS"), store.info()
+        if given is None and info.blobs is None:
+            return None
+        from .store.blobstore import agreed, open_place, parse_place, refuse_without_obstore
+
+        written = info.blobs
+        if written is None:
+            assert given is not None
+            place = parse_place(given)
+            if self._read_only:
+                return None  # nothing was ever put there
+            refuse_without_obstore(place)
+            written = store.place_blobs(place._replace(tag=self._randomness(8).hex()).written())
+        place = agreed(written, given, info.location)
+        if not self._read_only:
+            refuse_without_obstore(place)
+        return open_place(place, lambda: self.clock.now().wall)
 
     def _find_task(self, name: str) -> StepDefinition | None:
         task = self._tasks.get(name)

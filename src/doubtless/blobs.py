@@ -1,34 +1,40 @@
 """Content and refs: the log holds refs, not content.
 
 Up to 256 bytes of UTF-8 stand in the ref itself (``inline:…``); above that a ref is the sha256 of the content, which
-lies in the database up to 1 MiB (written by the append that names it) and in a folder above (synced before it).
+lies in the database up to 1 MiB (written by the append that names it) and in a folder or an object store above (there
+before it).
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from .errors import StoreDamaged
 from .store.base import Blob, Store
 from .store.folder import Folder
+
+if TYPE_CHECKING:
+    from .store.blobstore import BlobStore
 
 INLINE_BYTES = 256
 DATABASE_BYTES = 1 << 20
 
 
 class Content:
-    """The content of one store: what its database holds and what its folder holds, behind one kind of ref."""
+    """The content of one store: what its database, its folder and its object store hold, behind one kind of ref."""
 
-    def __init__(self, store: Store, folder: Folder) -> None:
+    def __init__(self, store: Store, folder: Folder, elsewhere: BlobStore | None = None) -> None:
         self._store = store
         self._folder = folder
+        self._elsewhere = elsewhere
         self._known: set[bytes] = set()
 
     def put(self, text: str) -> tuple[str | bytes, Blob | None]:
         """Make a ref of a text, and what the append that names it must write with it (None: nothing).
 
         Durable: above 1 MiB it is on disk at return; a blob is when that append is. Nothing points to it before.
-        Raises: StoreUnavailable when the folder cannot take it; nothing half-written has a name then.
+        Raises: StoreUnavailable when the folder or the object store cannot take it; nothing half-written has a name then.
         """
         if len(text) <= INLINE_BYTES and (text.isascii() or len(text.encode()) <= INLINE_BYTES):
             return "inline:" + text, None
@@ -36,24 +42,28 @@ class Content:
         digest = sha256(content).digest()
         if len(content) <= DATABASE_BYTES:
             return digest, Blob(digest, content)
-        self._folder.put(digest, content)
+        (self._elsewhere or self._folder).put(digest, content)
         return digest, None
 
     def get(self, ref: str | bytes | None) -> str:
         """The text of a ref, checked against its digest.
 
-        Raises: StoreDamaged when it is missing or not what was written.
+        Raises: StoreDamaged when it is missing or not what was written; StoreUnavailable when it cannot be read now.
         """
         if ref.__class__ is str and ref[:7] == "inline:":
             return ref[7:]
         if not isinstance(ref, bytes):
             raise StoreDamaged(f"{ref!r} is no ref", hint="doubtless verify", ref=ref)
-        content = self._store.blob(ref)
+        content: bytes | bytearray | None = self._store.blob(ref)
+        where = ""
         if content is None:
             content = self._folder.get(ref)
+        if content is None and self._elsewhere is not None:
+            content, where = self._elsewhere.get(ref), f" in {self._elsewhere.where(ref)}"
         if content is None or sha256(content).digest() != ref:
             what = "missing" if content is None else "damaged"
-            raise StoreDamaged(f"the content of {show_ref(ref)} is {what}", hint="doubtless verify", ref=show_ref(ref))
+            said = f"the content of {show_ref(ref)} is {what}{where}; nothing was run again"
+            raise StoreDamaged(said, hint="doubtless verify", ref=show_ref(ref))
         return content.decode()
 
     def known(self, digest: bytes) -> bool:

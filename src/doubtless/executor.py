@@ -14,7 +14,7 @@ from . import canonical
 from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
-from .errors import Frozen, KeyHeld, Moved, StepFailed, UsageError
+from .errors import Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
 from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
 from .holders import intent_data, take_key
@@ -257,7 +257,11 @@ def intent(
 ) -> tuple[Event, Sequence[Blob]]:
     """The intent's row, and the contents that it names."""
     content = run.runtime.content
-    ref, blob = content.put(given.text)
+    try:
+        ref, blob = content.put(given.text)
+    except StoreUnavailable as full:
+        said = f"task {run.task_id}: {definition.name} at {path} was not called, nothing was sent: its params cannot be stored"
+        raise StoreUnavailable(f"{said}: {full.message}", hint=full.hint, written=False) from full
     blobs = [] if blob is None else [blob]
     if not content.known(definition.definition_hash):
         blobs.append(Blob(definition.definition_hash, definition.policy_text.encode()))

@@ -55,7 +55,11 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
     An output that does not fit today's annotation is asked of a person, as on the first run (rule 6).
     """
     if settled.error is None and settled.output_ref is not None:
-        value = canonical.decode(run.runtime.content.get(settled.output_ref))
+        try:
+            text = run.runtime.content.get(settled.output_ref)
+        except StoreError as unread:  # here task code listens: it must not take this for the step's failure, and go on
+            raise run.broken(unread) from unread
+        value = canonical.decode(text)
         restore = None if definition is None else definition.restore_return
         try:
             if restore is not None:

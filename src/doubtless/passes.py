@@ -13,7 +13,7 @@ from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import explained, first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
-from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, UsageError
+from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, StoreError, UsageError
 from .events import UNDO, Effect
 from .executor import due, run_step
 from .heldwrites import before_write
@@ -289,6 +289,12 @@ class Pass:
 
     def enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
         """Check what the log holds at this place against what the code asks for; the settled step, if it is one."""
+        try:
+            return self._enter(definition, path, given)
+        except StoreError as error:  # content that cannot be read: task code must not take it for the step's failure
+            raise self.broken(error) from error
+
+    def _enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
         settled = self.log.settled.pop(path, None)
         if settled is not None:
             if settled.input_hash != given.digest or settled.name != definition.name:

@@ -29,7 +29,7 @@ def record_result(frame: Frame, value: Any) -> Any:
         raise spill_result(run, rows[0], output.unstored)
     if record is None:
         if definition.effect == Effect.READ and given is not None:
-            ref, blob = run.runtime.content.put(given.text)
+            ref, blob = keep_trying(run, lambda: run.runtime.content.put(given.text))
             rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
             if blob is not None:
                 output = output._replace(blobs=(*output.blobs, blob))
@@ -114,7 +114,7 @@ def record_outcome(frame: Frame, outcome: Outcome, *, running: bool = False) -> 
     blobs: list[Blob] = []
     first: dict[str, Any] = {}
     if read and record is None and given is not None:
-        ref, blob = runtime.content.put(given.text)
+        ref, blob = keep_trying(run, lambda: runtime.content.put(given.text))
         first = {"input_hash": given.digest, "input_ref": ref, "effect_class": Effect.READ}
         blobs = [] if blob is None else [blob]
     row = draft(

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Check that the log holds together.")
+@click.option("--content", is_flag=True, help="Read all content in the object store, too: it costs what downloading it costs.")
 @store_option
 @common
 @click.pass_obj
-def verify(called: Invocation, url: str | None) -> int:
+def verify(called: Invocation, *, content: bool, url: str | None) -> int:
     """Check the log: every chain, gap, ref and projection, and the mark. Reads only; 6 when something is found.
+
+    That content is there is checked always.
 
     JSON: {"problems": [{"where", "event_seq", "what"}]}.
     """
-    app = Doubtless(url_said(called, url), read_only=True)
-    problems = app.verify()
+    app = Doubtless(url_said(called, url), read_only=True, blobs=called.blobs)
+    problems = app.verify(content=content)
     count = 0 if problems else len(app.tasks())
     app.close()
     if called.as_json:

@@ -17,7 +17,8 @@ HOMES: dict[str, str] = {
     "run": "running", "resume": "running", "fork": "forking", "cancel": "ordering", "compensate": "ordering",
     "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
     "inbox": "people", "settle": "people", "send-event": "sending", "freeze": "people", "thaw": "people",
-    "verify": "care", "recover": "care", "demo": "care", "crashtest": "crashtesting",
+    "verify": "care", "recover": "care", "gc": "tidying", "demo": "care",
+    "crashtest": "crashtesting",
 }  # fmt: skip
 """Each command and the module that holds it, in the order of the help; a module is loaded when it is needed."""
 
@@ -32,6 +33,7 @@ class Invocation:
         self.debug = "--debug" in own
         self.target: str | None = None
         self.url: str | None = None
+        self.blobs: str | None = None
 
 
 class Commands(click.Group):
@@ -103,9 +105,16 @@ def common(command: F) -> F:
     return click.option("--json", is_flag=True, expose_value=False, help="Print JSON: one document, also of an error.")(command)
 
 
+def _blobs_said(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if isinstance(ctx.obj, Invocation):
+        ctx.obj.blobs = value
+
+
 def store_option(command: F) -> F:
     """Add ``--store``, for commands that look without the app's code."""
     help_text = "The store, as in sqlite:///recon.db. Default: $DOUBTLESS_STORE."
+    blobs_text = "Where its content above 1 MiB is, as in s3://bucket/prefix. Default: $DOUBTLESS_BLOBS, else the log says it."
+    command = click.option("--blobs", metavar="URL", help=blobs_text, expose_value=False, callback=_blobs_said)(command)
     return click.option("--store", "url", metavar="URL", help=help_text)(command)
 
 

@@ -39,7 +39,7 @@ def url_said(called: Invocation, url: str | None) -> str:
 @contextmanager
 def looking(called: Invocation, url: str | None, *, read_only: bool = True) -> Iterator[Doubtless]:
     """Open a store without the app's code. Nothing is created: a store that is not there is refused."""
-    app = Doubtless(url_said(called, url), read_only=read_only)
+    app = Doubtless(url_said(called, url), read_only=read_only, blobs=called.blobs)
     try:
         app.store.info()
         yield app

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownCase
+from ..durations import parse_duration
+from ..errors import StoreDamaged, StoreSuspect, UnknownCase
 from ..fold import Moves
 from ..store.base import Head, Problem
 from .base import Face
@@ -13,6 +14,8 @@ from .base import Face
 if TYPE_CHECKING:
     from ..facts import Fact
     from ..inbox import Case, Inbox
+    from ..litter import Litter
+    from ..store.blobstore import BlobStore
     from ..timeline import TaskView
 
 
@@ -64,9 +67,19 @@ class Looking(Face):
             raise UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
         return read_case(self.reading, row)
 
-    def verify(self) -> list[Problem]:
-        """Check every chain, gap, ref, projection and the mark, and how each step moved; read only. Empty: nothing found."""
-        found = self.store.verify()
+    def verify(self, *, content: bool = False) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark, and how each step moved; read only. Empty: nothing found.
+
+        Meaning: that all content is there is checked always, also in an object store; `content`: what lies there is read whole.
+        """
+        elsewhere = self._content_elsewhere()
+        if elsewhere is None:
+            found = self.store.verify()
+        else:
+            from ..litter import Held, damaged
+
+            found = self.store.verify(Held(elsewhere))
+            found += damaged(elsewhere) if content else []
         for head in [] if found else self.store.heads():  # of a damaged log, the damage is what has to be told
             moves = Moves()
             for row in self.store.rows(head.task_id):
@@ -75,3 +88,22 @@ class Looking(Face):
                     for path, before, after in moves.add(row)
                 ]
         return found
+
+    def _content_elsewhere(self) -> BlobStore | None:
+        try:
+            return self._elsewhere(self.store)
+        except (StoreDamaged, StoreSuspect):  # what is wrong with it, `verify` tells
+            return None
+
+    def gc(self, *, older_than: str | int | float = "P1D", dry_run: bool = False) -> list[Litter]:
+        """Delete content above 1 MiB that no event, snapshot or spilled result names and that is older than the longest writer.
+
+        Meaning: content is put before its event; what a crash left between the two is litter. One entry for each place:
+        the folder beside the database, and the object store. `dry_run` deletes nothing.
+        Raises: UsageError for an age under an hour, StoreRefused in suspect mode, StoreUnavailable.
+        """
+        from ..litter import gc
+
+        elsewhere = self._elsewhere(self.store)
+        places: list[BlobStore] = [self.store.folder, *([] if elsewhere is None else [elsewhere])]
+        return gc(self.store, places, parse_duration(older_than), dry_run=dry_run)

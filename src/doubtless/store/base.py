@@ -7,7 +7,7 @@ an old owner adds (answers, cancel, freeze, evidence) needs no epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..events import Event, Instant
@@ -16,12 +16,16 @@ from .folder import Folder
 
 
 class StoreInfo(NamedTuple):
-    """What a store says of itself. `namespace` is part of every key; `suspect` follows `recover --accept`."""
+    """What a store says of itself. `namespace` is part of every key; `suspect` follows `recover --accept`.
+
+    `blobs`: where content above 1 MiB lies, as `Store.place_blobs` has written it down; None: in `Store.folder`.
+    """
 
     location: str
     namespace: bytes
     suspect: bool
     schema: int
+    blobs: str | None = None
 
 
 class Head(NamedTuple):
@@ -122,7 +126,7 @@ class Store(Protocol):
     """The one interface of all stores; `tests/store` is its conformance suite."""
 
     folder: Folder
-    """Where content above 1 MiB lies (`blobs.Content`)."""
+    """Where content above 1 MiB lies unless `blobs` of its info says another place (`blobs.Content`)."""
 
     def info(self) -> StoreInfo: ...
 
@@ -236,7 +240,16 @@ class Store(Protocol):
     def drop_spilled(self, name: str) -> None:
         """Remove a spilled result once it stands in the log."""
 
-    def verify(self) -> list[Problem]:
-        """Check every chain, gap, ref, projection and the mark; read only."""
+    def place_blobs(self, place: str) -> str:
+        """Write down where content above 1 MiB lies from now on, unless a place is written down; the one that stands."""
+
+    def unnamed(self, digests: set[bytes]) -> set[bytes]:
+        """Those of these digests that no event, no snapshot and no spilled result names. Reads the whole log."""
+
+    def verify(self, holds: Callable[[bytes], bool] | None = None) -> list[Problem]:
+        """Check every chain, gap, ref, projection and the mark; read only.
+
+        `holds`: whether content lies elsewhere than in the database and `folder`.
+        """
 
     def close(self) -> None: ...

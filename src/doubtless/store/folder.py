@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
+from typing import BinaryIO
 
 from .. import host
 from ..errors import StoreUnavailable
+from .blobstore import Stored
+
+PIECE = 1 << 20
+"""Bytes of one read."""
 
 Hooks = Callable[[str], None] | None
 """Called with a name at each write point, so that a test can kill the process there; None costs nothing."""
@@ -17,7 +24,7 @@ class Folder:
     """Files named by the sha256 of what they hold: ``ab/cdef…``. A name that stands is whole."""
 
     def __init__(self, path: str, hooks: Hooks = None) -> None:
-        self.path = path
+        self.path = self.place = path
         self._hooks = hooks
 
     def file_of(self, digest: bytes) -> str:
@@ -32,7 +39,7 @@ class Folder:
         """
         path = self.file_of(digest)
         try:
-            if os.path.exists(path) and os.path.getsize(path) == len(content):
+            if self._renewed(path, content):
                 sync_directory(os.path.dirname(path))  # whoever wrote it may have died between rename and sync
                 sync_directory(self.path)
             else:
@@ -46,15 +53,79 @@ class Folder:
 
     def get(self, digest: bytes) -> bytes | None:
         """Content by digest, unchecked; None when there is none."""
+        pieces = self.chunks(digest)
+        return None if pieces is None else b"".join(pieces)
+
+    def chunks(self, digest: bytes) -> Iterator[bytes] | None:
+        """The same in pieces, read as they are asked for. Raises: StoreUnavailable."""
         try:
-            with open(self.file_of(digest), "rb") as file:
-                return file.read()
+            file = open(self.file_of(digest), "rb")  # noqa: SIM115  closed when it is read through
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._unreadable(digest, error) from error
+        return self._pieces(file, digest)
+
+    def _pieces(self, file: BinaryIO, digest: bytes) -> Iterator[bytes]:
+        with file:
+            try:
+                while piece := file.read(PIECE):
+                    yield piece
+            except OSError as error:
+                raise self._unreadable(digest, error) from error
+
+    def _unreadable(self, digest: bytes, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"content cannot be read from {self.file_of(digest)}: {error.strerror}; nothing was run again",
+            hint="make the folder readable, then resume",
+            written=False,
+        )
 
     def holds(self, digest: bytes) -> bool:
         """True when a file of this digest stands."""
         return os.path.exists(self.file_of(digest))
+
+    def where(self, digest: bytes) -> str:
+        """Where content of this digest lies, or would."""
+        return self.file_of(digest)
+
+    def stored(self) -> Iterator[Stored]:
+        """All content in the folder."""
+        for digest in self.digests():
+            with suppress(FileNotFoundError):
+                state = os.stat(self.file_of(digest))
+                yield Stored(digest, state.st_size, state.st_mtime_ns // 1000)
+
+    def drop(self, digest: bytes, before: int) -> bool:
+        """Delete content that was last put before this time of the file system's clock; False: it is newer, or gone."""
+        path = self.file_of(digest)
+        with self._locked(fcntl.LOCK_EX):  # no writer finds it between the look and the end
+            try:
+                if os.stat(path).st_mtime_ns // 1000 >= before:
+                    return False
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _renewed(self, path: str, content: bytes) -> bool:
+        """True when the file stands, holds this content, and is new again: `gc` must not take it before its event is written."""
+        if not os.path.exists(path):
+            return False
+        with self._locked(fcntl.LOCK_SH):
+            if not _is_file_of(path, content):
+                return False
+            os.utime(path)
+            return True
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
 
     def digests(self) -> Iterator[bytes]:
         """The digests of all files that stand."""
@@ -70,6 +141,19 @@ class Folder:
                     continue
                 if len(digest) == len(sha256().digest()):
                     yield digest
+
+
+def _is_file_of(path: str, content: bytes) -> bool:
+    """True when the file stands and holds this content: a file that was cut or changed is written again."""
+    if not os.path.exists(path) or os.path.getsize(path) != len(content):
+        return False
+    view, at = memoryview(content), 0
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE):
+            if view[at : at + len(piece)] != piece:
+                return False
+            at += len(piece)
+    return at == len(content)
 
 
 def write_whole(path: str, content: bytes, hooks: Hooks, what: str) -> None:

@@ -70,7 +70,7 @@ class SqliteStore:
             row = self._link.one(self._queries["meta"])
             assert row is not None
             self._store_id = row[0]
-            self._info = StoreInfo(url_of(self.path), row[1], bool(row[3]), SCHEMA)
+            self._info = StoreInfo(url_of(self.path), row[1], bool(row[3]), SCHEMA, row[5])
         return self._info
 
     def limit_pages(self, pages: int | None) -> None:
@@ -384,11 +384,29 @@ class SqliteStore:
         """Remove a spilled result once it stands in the log."""
         self._spill.drop(name)
 
-    def verify(self) -> list[Problem]:
+    def place_blobs(self, place: str) -> str:
+        """Write down where content above 1 MiB lies, unless a place is written down; the one that stands."""
+
+        def body(cursor: apsw.Cursor) -> str:
+            cursor.execute(self._queries["place_blobs"], (place,))
+            row = first(cursor, self._queries["meta"])
+            assert row is not None
+            return str(row[5])
+
+        self._info = self.info()._replace(blobs=self._link.write("place_blobs", body, lambda cursor: None))
+        return self._info.blobs or place
+
+    def unnamed(self, digests: set[bytes]) -> set[bytes]:
+        """Those of these digests that no event, no snapshot and no spilled result names (`verify.unnamed`)."""
+        from .verify import unnamed
+
+        return unnamed(digests, self._place, self._spill)
+
+    def verify(self, holds: Callable[[bytes], bool] | None = None) -> list[Problem]:
         """Check every chain, gap, ref, projection and the mark; read only (`verify.verify`)."""
         from .verify import verify
 
-        return verify(self._place, self.folder, self._spill)
+        return verify(self._place, self.folder, self._spill, holds)
 
     def close(self) -> None:
         """Close the connection and remove this process's lock file, unless a thread still has a task."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -13,6 +14,7 @@ from ..errors import StoreError
 from ..events import Event, Kind, row_hash, upcast
 from ..snapshots import Snapshot, as_folded, fault_of
 from .base import CaseRow, KeyRow, Problem
+from .blobstore import whole
 from .folder import Folder
 from .link import Link, first
 from .opening import Place, misfit, open_database
@@ -21,14 +23,30 @@ from .projections import Folded, FoldedHead
 from .schema import meta, queries
 from .spill import Spill
 
+Holds = Callable[[bytes], bool]
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
-def verify(place: Place, folder: Folder, spill: Spill) -> list[Problem]:
+
+class Beside(NamedTuple):
+    """Where content lies that the database does not hold."""
+
+    folder: Folder
+    elsewhere: Holds | None
+
+    def holds(self, digest: bytes) -> bool:
+        """True when it is there, unchecked."""
+        return self.folder.holds(digest) or (self.elsewhere is not None and self.elsewhere(digest))
+
+
+def verify(place: Place, folder: Folder, spill: Spill, holds: Holds | None = None) -> list[Problem]:
     """Check the file, every chain, gap and ref, every projection, the spilled results and the mark.
 
     Meaning: one consistent view of the log; what is written meanwhile is not seen. Works on a suspect store too.
+    `holds`: whether content lies elsewhere than in the database and the folder.
     A change to the last row of a task that still runs is seen only once a later row or head is chained to it.
     """
     problems: list[Problem] = []
+    content = Beside(folder, holds)
     short = missing_pages(place.path)
     if short:
         problems.append(Problem(place.path, None, short))
@@ -40,7 +58,7 @@ def verify(place: Place, folder: Folder, spill: Spill) -> list[Problem]:
             connection.execute("BEGIN")
             for check in (_file, _triggers, _log, _snapshots, _contents):
                 try:
-                    problems.extend(check(connection, folder))
+                    problems.extend(check(connection, content))
                 except apsw.Error as error:
                     problems.append(Problem(place.path, None, f"it cannot be read whole: {error}"))
             problems.extend(_mark(place, misfit(mark, meta(connection))))
@@ -52,13 +70,13 @@ def verify(place: Place, folder: Folder, spill: Spill) -> list[Problem]:
     return problems
 
 
-def _file(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+def _file(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
     for (said,) in connection.execute("PRAGMA integrity_check"):
         if said != "ok":
             yield Problem(connection.filename, None, f"SQLite finds it damaged: {said}")
 
 
-def _triggers(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+def _triggers(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
     stand = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")}
     for name in re.findall(r"CREATE TRIGGER (\w+)", queries()["schema"]):
         if name not in stand:
@@ -72,7 +90,7 @@ def _mark(place: Place, why: str) -> Iterator[Problem]:
         yield Problem(place.mark.path, None, f"the last write of the mark failed: {place.mark.fault}")
 
 
-def _log(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+def _log(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
     """Walk the whole log once: gaps, chains, refs; then compare the projections with their fold (I9)."""
     folded = Folded()
     lookup = connection.cursor()
@@ -86,7 +104,7 @@ def _log(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
         elif (event.prev_hash or b"") != digest:
             yield Problem(task, seq, f"row {seq} is not what it was when row {event.event_seq} was written")
         seq, digest = event.event_seq, row_hash(event)
-        yield from _refs(event, lookup, folder)
+        yield from _refs(event, lookup, content)
         try:
             folded.add(event, digest)
         except (KeyError, ValueError, TypeError) as error:
@@ -95,9 +113,9 @@ def _log(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
     yield from _projections(connection, folded)
 
 
-def _refs(event: Event, lookup: apsw.Cursor, folder: Folder) -> Iterator[Problem]:
+def _refs(event: Event, lookup: apsw.Cursor, content: Beside) -> Iterator[Problem]:
     for name, digest in refs(event):
-        held = first(lookup, queries()["has_blob"], (digest,)) or folder.holds(digest)
+        held = first(lookup, queries()["has_blob"], (digest,)) or content.holds(digest)
         if not held:
             yield Problem(event.task_id, event.event_seq, f"the content of its {name} is missing (sha256:{digest.hex()})")
 
@@ -147,7 +165,7 @@ def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Proble
         yield Problem("meta", None, f"suspect is {meta(connection).suspect}, the log says {folded.suspect}")
 
 
-def _snapshots(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
+def _snapshots(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
     """Compare each snapshot with the fold of its task's log up to its place (I9); one that is ignored is said too."""
     lookup = connection.cursor()
     for stored in connection.execute(queries()["snapshots"]):
@@ -162,17 +180,42 @@ def _snapshots(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]
             yield Problem("snapshots", seq, what)
 
 
-def _contents(connection: apsw.Connection, folder: Folder) -> Iterator[Problem]:
-    for digest, content in connection.execute(queries()["blobs"]):
-        if sha256(content).digest() != digest:
+def _contents(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
+    for digest, held in connection.execute(queries()["blobs"]):
+        if sha256(held).digest() != digest:
             yield Problem("blobs", None, f"the content of sha256:{digest.hex()} is damaged")
-    for digest in folder.digests():
-        held = folder.get(digest)
-        if held is None or sha256(held).digest() != digest:
-            yield Problem(folder.file_of(digest), None, f"the content of sha256:{digest.hex()} is damaged")
+    for digest in content.folder.digests():
+        if not whole(content.folder, digest):
+            yield Problem(content.folder.where(digest), None, f"the content of sha256:{digest.hex()} is damaged")
 
 
 def unsettled_intents(events: list[Event]) -> list[Event]:
     """The intents whose steps have no settling row among these rows: what may have been sent and is not known."""
     settled = {(event.task_id, event.path) for event in events if event.kind == Kind.STEP_SETTLED}
     return [event for event in events if event.kind == Kind.STEP_INTENDED and (event.task_id, event.path) not in settled]
+
+
+def unnamed(digests: set[bytes], place: Place, spill: Spill) -> set[bytes]:
+    """Those of these digests that no event, snapshot or spilled result of this log names."""
+    link = Link(place.path, lambda: open_database(place, read_only=True), read_only=True)
+    try:
+        with link.lock:
+            left = still_unnamed(digests, link.ready().execute(queries()["naming"]))
+    finally:
+        link.close()
+    for name in spill.names():
+        with open(name, encoding="utf-8", errors="replace") as file:
+            left = still_unnamed(left, [(file.read(),)])
+    return left
+
+
+def still_unnamed(digests: set[bytes], naming: Iterable[Sequence[Any]]) -> set[bytes]:
+    """Those of these digests that none of these rows names. Whatever reads like a digest names one: better kept than missed."""
+    left = set(digests)
+    for row in naming:
+        for value in row:
+            if isinstance(value, bytes):
+                left.discard(value)
+            elif isinstance(value, str):
+                left.difference_update(map(bytes.fromhex, _DIGEST.findall(value)))
+    return left

@@ -9,7 +9,8 @@ CREATE TABLE meta (
   namespace BLOB NOT NULL,
   generation INTEGER NOT NULL,
   suspect INTEGER NOT NULL CHECK (suspect = 0 OR suspect = 1),
-  created_at INTEGER NOT NULL
+  created_at INTEGER NOT NULL,
+  blobs TEXT
 ) STRICT;
 CREATE TABLE events (
   task_id TEXT NOT NULL,
@@ -136,8 +137,22 @@ VALUES (1, ?1, ?2, ?3, ?4, ?5)
 
 -- name: meta
 -- One read.
-SELECT store_id, namespace, generation, suspect, created_at
+SELECT store_id, namespace, generation, suspect, created_at, blobs
 FROM meta
+
+-- name: place_blobs
+-- In a transaction that reads it back: of two places written down at the same moment one stands.
+UPDATE meta
+SET blobs = ?1
+WHERE blobs IS NULL
+
+-- name: naming
+-- One read of the whole log: everything in it that can name content.
+SELECT input_ref, output_ref, data, error
+FROM events
+UNION ALL
+SELECT NULL, NULL, content, NULL
+FROM snapshots
 
 -- name: bump
 -- In the transaction of a claim, a park or an end; the mark is raised to it after the commit.
