@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 BUCKET = "content"
-SERVER = f"""
+SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
