@@ -171,10 +171,14 @@ class Trial:
     def answer(self, app: Doubtless, case: Case, alive: bool) -> list[str]:
         """What the person says. What is not undone, and may be, is undone by hand; what is not there did not happen."""
         step = case.path or ""
-        if case.kind == "doubt" and not step.startswith("~") and case.evidence["params"]["reference"] == "late":
+        if case.kind == "doubt" and case.step == "make_late":
             assert self.office.effects("late") == [], "what is late is there before its time"
             self.denied += 1
             return ["did_not_happen", "--then", "fail", *(["--even-now"] if alive else [])]
+        if case.kind == "doubt" and case.step == "make":
+            made = self.office.effects(case.evidence["params"]["reference"])
+            output = json.dumps({"id": made[0], "reference": case.evidence["params"]["reference"]}) if made else ""
+            return ["happened", "--output", output] if made else ["did_not_happen", "--then", "retry"]
         steps = {one.path: one for one in app.show(case.task_id).steps}
         reference = steps[step.removeprefix("~")].params["reference"]
         if self.cell.trouble == "let stand":

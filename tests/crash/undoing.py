@@ -255,9 +255,10 @@ def serve() -> None:
     """Run what is asked for by a line of JSON, each in a forked process that may be killed; say how it ended."""
     import doubtless
 
-    for module in pkgutil.walk_packages(doubtless.__path__, "doubtless."):
-        if not module.name.startswith(("doubtless.store.postgres", "doubtless.demo", "doubtless.testing")):
-            importlib.import_module(module.name)
+    for module in pkgutil.iter_modules(doubtless.__path__, "doubtless."):
+        importlib.import_module(module.name)
+    importlib.import_module("doubtless.cli.group")
+    importlib.import_module("doubtless.store.sqlite")
     say("ready")
     while line := hear():
         asked = json.loads(line)
