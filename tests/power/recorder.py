@@ -298,6 +298,12 @@ class RecordingFile(apsw.VFSFile):
             super().__init__("unix", name, flags)
             self._number = 0 if relative is None else recorder.number(relative, existed)
 
+    def xLock(self, level: int) -> None:
+        try:
+            super().xLock(level)
+        except apsw.IOError:  # of a file that is open only to read; SQLite takes it as "not now", apsw would raise it later
+            raise apsw.BusyError from None
+
     def xWrite(self, data: bytes, offset: int) -> None:
         with self._recorder.lock:
             super().xWrite(data, offset)

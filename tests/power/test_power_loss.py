@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
+
+from doubtless.store import recover
+from doubtless.store.opening import build
 
 from .plants import PLANTS
 from .recorder import Recorder
+from .recovering import Lost, judge_recovery, record_recovery
 from .replay import Covered, record, replay
 
 SHARDS = 8
@@ -95,3 +101,22 @@ def test_a_call_whose_attempt_has_no_row_on_the_disk_is_noticed() -> None:
     covered = replay(recorder, start=fact(recorder, "call"), singly=False, enough=1)
     silent = [finding.what for finding in covered.findings if not finding.told]
     assert any("calls were made under key" in what and "0 attempts have a row" in what for what in silent), covered.findings
+
+
+@pytest.mark.parametrize("lost", ["gone", "gone, but its WAL is there", "older"])
+def test_after_a_power_loss_in_recover_the_store_is_refused_or_suspect_and_recover_can_be_said_again(lost: Lost) -> None:
+    covered = replay(record_recovery(lost), singly=False, telling=lost != "older", judge=judge_recovery)
+    assert covered.states > 15
+    _assert_nothing_found(covered)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("lost", ["gone", "gone, but its WAL is there", "older"])
+def test_whatever_is_missing_or_torn_after_a_power_loss_in_recover_a_person_gets_on(lost: Lost) -> None:
+    _assert_nothing_found(replay(record_recovery(lost), draws=DRAWS, judge=judge_recovery))
+
+
+def test_a_recover_that_makes_the_database_in_its_place_is_noticed() -> None:
+    in_place = mock.patch.object(recover, "_make_anew", lambda place, mark: build(place, mark, suspect=True))
+    covered = replay(record_recovery("gone", in_place), singly=False, judge=judge_recovery, enough=1)
+    assert covered.findings

@@ -15,7 +15,7 @@ import apsw
 from ..errors import DoubtlessError, StoreDamaged, StoreRefused, UsageError
 from ..events import STORE_TASK, Event, Instant, row_hash, seal, upcast
 from . import schema
-from .folder import Hooks
+from .folder import Hooks, sync_directory
 from .link import constant_retry, first
 from .mark import READY, Mark, MarkFile, Unfit
 from .opening import Place, build, connect, misfit
@@ -133,7 +133,7 @@ def _go_on(place: Place, mark: Mark | Unfit | None, found: Recovery, *, by: str,
     store_id = place.randomness(16)
     known = mark.generation if isinstance(mark, Mark) else 0
     if isinstance(mark, Mark) and (read_header(place.path) or (0,))[0] == 0:
-        build(place, mark._replace(store_id=store_id), suspect=True)
+        _make_anew(place, mark._replace(store_id=store_id))
     db = connect(place, apsw.SQLITE_OPEN_READWRITE)
     try:
         schema.prepare(db)
@@ -153,6 +153,21 @@ def _go_on(place: Place, mark: Mark | Unfit | None, found: Recovery, *, by: str,
     finally:
         db.close(True)
     place.mark.write(Mark(READY, store_id, generation, meta.namespace))
+
+
+def _make_anew(place: Place, mark: Mark) -> None:
+    """Make the database whole under another name, then give it its own: until then it is gone, and `recover` begins anew.
+
+    What is left of the old one's WAL is removed first: SQLite would copy its pages into the new database.
+    """
+    new, folder = place._replace(path=place.path + ".recovering"), os.path.dirname(place.path)
+    for path in (new.path, *(base + end for base in (new.path, place.path) for end in ("-journal", "-wal", "-shm"))):
+        if os.path.exists(path):
+            os.unlink(path)
+    sync_directory(folder)
+    build(new, mark, suspect=True)
+    os.rename(new.path, place.path)
+    sync_directory(folder)
 
 
 def _append(cursor: apsw.Cursor, row: Event) -> None:
