@@ -22,7 +22,7 @@ from .inputs import call_params, stored_input
 from .lookback import look_back
 from .outcomes import Outcome, classify_raised, classify_returned
 from .outputs import Output, replayed
-from .protocol import TOO_LATE, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide, time_left
+from .protocol import KEY_OVER, TOO_LATE, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide, key_forgotten, time_left
 from .recording import closing_rows, key_data, record_outcome, record_result, settled_rows, tell_cases
 from .repeats import settle_repeat
 from .store.base import Blob
@@ -173,6 +173,9 @@ def begin_call(
             raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
     if policy.undo_by is not None and not action.allow and not time_left(policy, run.runtime.store.now()):
         record_outcome(frame, Outcome("not_sent", "deadline", TOO_LATE, None))
+        return None
+    if record is not None and not action.allow and key_forgotten(policy, record, run.runtime.store.now()):
+        record_outcome(frame, Outcome("not_sent", "key_window", KEY_OVER, None))
         return None
     return request
 

@@ -171,6 +171,12 @@ def _inside_key_window(policy: Policy, record: StepRecord, now: Instant) -> bool
     return elapsed_most(first.started, now) + start + policy.timeout_us + margin < policy.key_window_us
 
 
+def key_forgotten(policy: Policy, record: StepRecord, now: Instant) -> bool:
+    """Whether a resend that stands on its key came too late: between `decide` and the call its window has ended (rule 11)."""
+    stands_on_key = policy.effect == Effect.IDEM_WRITE and policy.key_window_us is not None and record.gravest == "unknown"
+    return stands_on_key and not _inside_key_window(policy, record, now)
+
+
 def _look(policy: Policy, record: StepRecord, now: Instant) -> Action:
     """A doubt: ask the other system; where it cannot answer, a person."""
     if not policy.has_query:
@@ -294,6 +300,7 @@ def _by_the_deadline(policy: Policy, record: StepRecord, now: Instant, action: A
 
 
 TOO_LATE = "compensate_deadline is over: nothing is sent any more"
+KEY_OVER = "the key's window ended before it could be sent again; it was not sent"
 
 
 def time_left(policy: Policy, now: Instant) -> int:

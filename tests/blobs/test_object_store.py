@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from bucket_ground import BUCKET, Proxy, ask, objects, spilled, url_of
 
-from doubtless import Doubtless, StoreDamaged, StoreRefused, StoreUnavailable
+from doubtless import Doubtless, NeedsHuman, StoreDamaged, StoreRefused, StoreUnavailable, injected
 from doubtless.events import Kind
 from doubtless.store import bucket
 from doubtless.store.blobstore import open_place, parse_place, whole
@@ -281,6 +282,33 @@ def test_a_result_that_cannot_be_read_runs_nothing_again_and_is_no_failure_that_
     assert shop.swallowed == []
     assert shop.rows(app, Kind.TASK_ENDED) == 0
     assert shop.rows(app, Kind.STEP_SETTLED) == 1
+
+
+def test_params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over(
+    shop: Shop, proxy: Proxy
+) -> None:
+    app = shop.app()
+    sent: list[str] = []
+
+    @app.step(effect="idem_write", key_window="PT10M", timeout="PT5S", backoff="PT1S")
+    def charge(lines: str, idempotency_key: str = injected()) -> dict[str, str]:
+        sent.append(idempotency_key)
+        raise ConnectionResetError("the reply was lost")
+
+    @app.task
+    def bill(lines: str) -> Any:
+        return charge(lines=lines)
+
+    def slow(method: str, path: str) -> None:
+        if method == "GET" and sent:
+            shop.clock.advance("PT11M")
+
+    proxy.after = slow
+    with pytest.raises(NeedsHuman):
+        app.run(bill, "b1", lines="l" * BIG)
+    assert len(sent) == 1
+    ended = [row for row in app.store.rows("b1") if row.kind == Kind.ATTEMPT_ENDED]
+    assert [json.loads(row.error or "{}")["kind"] for row in ended] == ["unknown", "not_sent"]
 
 
 # ---------------------------------------------------------------- the place
