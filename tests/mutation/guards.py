@@ -22,6 +22,8 @@ class Guard(NamedTuple):
 PROTOCOL, FOLD, EXECUTOR, SQL = "protocol.py", "fold.py", "executor.py", "store/sql/sqlite.sql"
 U = "unit/test_protocol.py::test_"
 UF = "unit/test_fold.py::test_"
+BUCKET = "blobs/test_object_store.py::test_"
+GC = "blobs/test_gc.py::test_"
 CANON = "unit/test_canonical.py::test_"
 LOG = "store/test_log.py::test_"
 UNDO = "compensation/test_undoing.py::test_"
@@ -1133,6 +1135,83 @@ GUARDS: tuple[Guard, ...] = (
         "if len(fields) != len(value):",
         "if len(fields) > len(value):",
         (CANON + "two_keys_of_one_text_are_refused",),
+    ),
+    Guard(
+        "a result that cannot be read is no failure that task code could swallow",
+        "outputs.py",
+        "raise run.broken(unread) from unread",
+        "raise",
+        (BUCKET + "a_result_that_cannot_be_read_runs_nothing_again_and_is_no_failure_that_task_code_could_swallow",),
+    ),
+    Guard(
+        "a log whose content is in one place is not opened with another",
+        "store/blobstore.py",
+        "if not asked.same(place):",
+        "if False:",
+        (BUCKET + "a_log_whose_content_is_in_one_place_is_not_opened_with_another",),
+    ),
+    Guard(
+        "other bytes under a content's name are replaced when it is put",
+        "store/bucket.py",
+        "if not self._stands(obs, store, digest, len(content)):",
+        "if False:",
+        (BUCKET + "other_bytes_under_its_name_are_replaced_when_the_content_is_put",),
+    ),
+    Guard(
+        "a bucket that is not there is no missing content",
+        "store/bucket.py",
+        'if "NoSuchBucket" in str(error):',
+        "if False:",
+        (BUCKET + "a_bucket_that_is_not_there_is_no_missing_content",),
+    ),
+    Guard(
+        "gc deletes nothing that an event names",
+        "store/verify.py",
+        "left.discard(value)",
+        "pass",
+        (GC + "what_nothing_names_is_deleted_once_it_is_old_and_what_an_event_names_never",),
+    ),
+    Guard(
+        "gc deletes nothing that a snapshot or a spilled result names",
+        "store/verify.py",
+        "left.difference_update(map(bytes.fromhex, _DIGEST.findall(value)))",
+        "pass",
+        (GC + "what_a_spilled_result_or_a_snapshot_names_is_kept",),
+    ),
+    Guard(
+        "gc deletes nothing that is young",
+        "litter.py",
+        "if one.modified < before:",
+        "if True:",
+        (GC + "what_nothing_names_is_deleted_once_it_is_old_and_what_an_event_names_never",),
+    ),
+    Guard(
+        "gc deletes nothing that was put again while it looked",
+        "store/folder.py",
+        "if os.stat(path).st_mtime_ns // 1000 >= before:",
+        "if False:",
+        (GC + "what_is_put_again_while_gc_looks_is_left_alone",),
+    ),
+    Guard(
+        "a file that is counted on is made new again",
+        "store/folder.py",
+        "os.utime(path)",
+        "pass",
+        (GC + "content_that_is_put_again_counts_as_new_until_its_event_is_written",),
+    ),
+    Guard(
+        "gc is refused in suspect mode",
+        "litter.py",
+        "if store.info().suspect:",
+        "if False:",
+        (GC + "gc_refuses_an_age_below_an_hour_and_a_store_in_suspect_mode",),
+    ),
+    Guard(
+        "a key's window is looked at again right before the call",
+        "executor.py",
+        "if record is not None and not action.allow and key_forgotten(policy, record, run.runtime.store.now()):",
+        "if False:",
+        (BUCKET + "params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over",),
     ),
 )
 
