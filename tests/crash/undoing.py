@@ -227,6 +227,7 @@ def run(cell: Cell, ask: Callable[[], None]) -> int:
     """Start or resume the task; the exit code. `ask`: returns when a person has answered a call that still runs here."""
     app, task, office = build(cell, Points.from_environment(), ask=ask)
     try:
+        app.notify()  # what a process that died had not told anybody
         while True:
             try:
                 app.run(task, TASK)
