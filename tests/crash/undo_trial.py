@@ -116,7 +116,7 @@ class Trial:
                 self.office.refuse(target, "processed")
             case "unknown, landed":
                 self.office.lose(target, "reply")
-            case "unknown, vanished":
+            case "unknown, vanished" | "shows nothing":
                 self.office.lose(target, "503 before")
             case "late undo":
                 self.office.hold(target, "before")
