@@ -57,9 +57,10 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                 settle_repeat(run, definition, path, given, other)
                 continue
         if run.suspect and definition is not None and policy.effect != Effect.READ and (record is None or not record.suspect):
-            if given is not None and (record is None or not record.settled):
+            said = record is not None and record.answer is not None  # it may have acted since the backup was made: void
+            if said or (given is not None and (record is None or not record.settled)):
                 turn = 0
-                if record is None and given.once is not None:
+                if record is None and given is not None and given.once is not None:
                     turn, polls = (yield from take_key(run, definition, path, given, polls)), polls + 1
                     if not turn:
                         continue
@@ -279,7 +280,7 @@ def intent(
 
 
 def begin_suspect(
-    run: Run, definition: StepDefinition, path: str, given: Input, record: StepRecord | None, turn: int
+    run: Run, definition: StepDefinition, path: str, given: Input | None, record: StepRecord | None, turn: int
 ) -> None:  # fmt: skip
     """Suspect mode: whatever this write's log lost, it counts as sent with unknown outcome until somebody knows."""
     log, runtime = run.log, run.runtime
@@ -287,6 +288,7 @@ def begin_suspect(
     error = dump({"kind": "unknown", "code": "suspect", "detail": "the log was restored; this write may have been sent before"})
     try:
         if record is None:
+            assert given is not None
             key = idempotency_key(runtime.namespace, run.task_id, path, definition.name, given.key_text, 0)
             row, blobs = intent(run, definition, path, given, log.next_step_seq(), key, now, turn, error)
             log.append(row, blobs=blobs)

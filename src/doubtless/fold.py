@@ -323,6 +323,7 @@ class StepRecord:
         if row.error is not None:  # suspect mode: it counts as unknown from the start
             attempt.end("unknown", row.at, code=json.loads(row.error).get("code", ""))
             self.suspect = True
+            self.answer = None  # it may have acted after the backup was made
         self.attempts.append(attempt)
 
     def _ended(self, row: Event) -> None:

@@ -15,7 +15,7 @@ from bad_ground import Clock, MakeApp, everything
 from durable_child import Books
 
 from doubtless import Doubtless, NeedsHuman, injected
-from doubtless.answers import Happened
+from doubtless.answers import DidNotHappen, Happened
 from doubtless.errors import StoreDamaged, StoreSuspect, StoreUnavailable
 from doubtless.store.recover import recover
 
@@ -328,6 +328,50 @@ def test_in_suspect_mode_a_key_that_may_be_old_protects_nothing(
     with pytest.raises(NeedsHuman):
         app.run(put_it, "p1")
     assert sent == []
+
+
+@pytest.mark.parametrize("even_now", [False, True])
+def test_what_a_person_said_before_the_backup_is_not_done_a_second_time_after_it(
+    make_app: MakeApp, folder: Path, tmp_path: Path, even_now: bool
+) -> None:
+    """C20: `did_not_happen("retry")` is in the backup, and acted after it was made: restored, it is asked again, not sent."""
+    sent: list[int] = []
+
+    def app_of() -> tuple[Doubtless, Any]:
+        app = make_app("sqlite:///bad.db", namespace="books")
+
+        @app.step(effect="non_idem_write")
+        def announce(number: int) -> dict[str, int]:
+            sent.append(number)
+            if len(sent) == 1:
+                raise ConnectionResetError
+            return {"number": number}
+
+        @app.task
+        def tell(number: int) -> dict[str, int]:
+            return announce(number=number)
+
+        return app, tell
+
+    app, tell = app_of()
+    with pytest.raises(NeedsHuman):
+        app.run(tell, "tell-1", number=1)
+    (case,) = app.inbox().cases
+    app.settle(case.id, DidNotHappen("retry", even_now=even_now), by="ann", why="not in the chat", shown=case.hash)
+    app.close()
+    shutil.copy(folder / "bad.db", tmp_path / "backup.db")
+    assert app.run(tell, "tell-1", number=1) == {"number": 1}
+    app.close()
+    for name in ("bad.db-wal", "bad.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "backup.db", folder / "bad.db")
+    accept(folder)
+    app, tell = app_of()
+    with pytest.raises(NeedsHuman):
+        app.run(tell, "tell-1", number=1)
+    assert sent == [1, 1]
+    (case,) = app.inbox().cases
+    assert [each["code"] for each in case.evidence["attempts"]] == ["ConnectionResetError", "suspect"]
 
 
 def test_suspect_mode_lasts_until_a_person_ends_it(restored: Books, make_app: MakeApp, world: Path, folder: Path) -> None:

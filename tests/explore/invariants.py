@@ -12,7 +12,7 @@ from doubtless.events import STEP_MOVES, Effect, Event, Kind, StepStatus
 from doubtless.fold import CaseClosed, CaseOpened, Moves, StepRecord, fold_steps, project
 from doubtless.protocol import Action, WaitUntil
 
-from .world import Slice, State, Violation, policy_now
+from .world import Slice, State, Violation, policy_now, truly
 
 
 def persons_risk(explored: Slice, state: State, index: int) -> bool:
@@ -60,7 +60,7 @@ def at_sending(explored: Slice, state: State, number: int, lags: Sequence[int], 
             return Violation("I7", "a compensation is sent for what is not proven done")
         undo_by = policy_now(explored, state, call.step).undo_by
         allowed = any(r.kind == Kind.RETRY_ALLOWED and r.path == step.path for r in state.rows)
-        if undo_by is not None and not allowed and not call.overran and state.now >= undo_by.since.wall + undo_by.within_us:
+        if undo_by is not None and not allowed and not call.overran and state.now >= truly(undo_by.since) + undo_by.within_us:
             return Violation("I7", "a compensation is sent after its deadline")
     protected = call.key if step.dedupes else None
     other = may_land(state, call.step, lags, besides=number, unless_key=protected)
@@ -83,7 +83,8 @@ def at_waiting(explored: Slice, state: State, index: int, action: Action) -> Vio
     record = state.records[index]
     if record is None or not isinstance(action, WaitUntil):
         return None
-    if action.at <= state.now:
+    ends = state.true(action.at)
+    if ends <= state.now:
         return Violation("I6", f"it waits for a moment that is over: {action.why}")
     if record.in_flight is not None:
         if not any(q.step == index and q.held for q in state.requests):
@@ -91,8 +92,7 @@ def at_waiting(explored: Slice, state: State, index: int, action: Action) -> Vio
         return None
     policy = policy_now(explored, state, index)
     if record.settle_from is not None and record.doubt_case is None and record.answer is None:
-        ends = record.settle_from.wall + policy.settle_within_us
-        if action.at > ends:
+        if ends > truly(record.settle_from) + policy.settle_within_us and "clock" not in explored.broken:
             return Violation("I6", f"it waits beyond settle_within, and no case is open: {action.why}")
     return None
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from doubtless.events import Kind
 from doubtless.protocol import AskHuman, LookBack, WaitUntil, decide, time_left
 
+from .host import befalls, kill
 from .invariants import at_landing, at_sending, at_waiting, between
 from .owner import Hand
 from .rows import Stale
-from .world import FAULT, Move, Owner, Request, Slice, State, Violation, policy_now
+from .world import FAULT, Move, Owner, Request, Slice, State, Violation, policy_now, truly
 
 
 class World:
@@ -28,7 +29,7 @@ class World:
         if wrong is not None:
             yield Move("nobody is settling it", state, wrong)
             return
-        found = [*acting, *self._calls(state), *self._owners(state, parked), *self._people(state)]
+        found = [*acting, *self._calls(state), *self._owners(state, parked), *self._people(state), *befalls(self.hand, state)]
         found += self._time(state, bool(acting) and state.asking is None)
         for move in found:
             yield move if move.violation is not None else move._replace(violation=between(self.slice, state, move.state))
@@ -45,6 +46,10 @@ class World:
         acting: list[Move] = []
         waits = []
         for index in self.hand.turn(state):
+            counted = self.hand.count_as_sent(state, owner, index)
+            if counted is not None:
+                acting.append(counted)
+                continue
             action = self.hand.decide(state, index)
             waits.append(action)
             wrong = at_waiting(self.slice, state, index, action)
@@ -161,7 +166,7 @@ class World:
     def _owners(self, state: State, parked: bool) -> Iterator[Move]:
         last = len(state.owners) - 1
         unfinished = any(True for _ in self.hand.turn(state))
-        begun = bool(state.rows)
+        begun = bool(state.rows) or state.suspect
         for number, owner in enumerate(state.owners):
             after = self.hand.spend(state, "crash") if owner.alive and begun else None
             if after is not None and (unfinished or any(q.held for q in state.requests)):
@@ -231,7 +236,7 @@ class World:
                 record = state.records[index]
                 action = self.hand.decide(state, index)
                 if isinstance(action, WaitUntil) and (record is None or record.in_flight is None):
-                    instants.append(action.at)
+                    instants.append(state.true(action.at))
         for call in state.requests:
             policy = policy_now(self.slice, state, call.step)
             if call.held and not call.overran:
@@ -239,7 +244,7 @@ class World:
             if call.fate == "out" and call.sent_at is not None:
                 instants.append(call.sent_at + self.lags[call.step])
             if policy.undo_by is not None:
-                instants.append(policy.undo_by.since.wall + policy.undo_by.within_us)
+                instants.append(truly(policy.undo_by.since) + policy.undo_by.within_us)
         for index, step in enumerate(self.slice.steps):
             record = state.records[index]
             unsettled = record is None or not record.settled
@@ -257,13 +262,3 @@ def put(state: State, number: int, call: Request) -> State:
 
 def drop(state: State, number: int) -> State:
     return state._replace(requests=(*state.requests[:number], *state.requests[number + 1 :]))
-
-
-def kill(state: State, number: int) -> State:
-    """An owner ends: its threads with it; what it has sent is on its way."""
-    owners = (*state.owners[:number], state.owners[number]._replace(alive=False), *state.owners[number + 1 :])
-    requests = tuple(
-        q._replace(held=False) if q.owner == number else q for q in state.requests if q.owner != number or q.fate == "out"
-    )  # fmt: skip
-    asking = None if state.asking is not None and state.asking.owner == number else state.asking
-    return state._replace(owners=owners, requests=requests, asking=asking)

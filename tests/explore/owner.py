@@ -82,6 +82,27 @@ class Hand(Settling):
             case Fail():
                 return [self.fail(state, owner, index, action)]
 
+    def count_as_sent(self, state: State, owner: int, index: int) -> Move | None:
+        """Of a restored log: a write counts as sent since now, unless its rows say so themselves; None: that is so.
+
+        What a person had said about it is void: it may have acted since the backup.
+        """
+        record = state.records[index]
+        if not state.suspect or (record is not None and (record.suspect or record.settled)):
+            return None
+        if record is not None and record.in_doubt and record.answer is None:
+            return None
+        error = dump({"kind": "unknown", "code": "suspect", "detail": ""})
+        if record is None:
+            row = self.intent(state, owner, index, self.key(index, 0), error)
+        else:
+            row = self.row(
+                state, index, owner, Kind.ATTEMPT_STARTED, status=StepStatus.UNCERTAIN, attempt=len(record.attempts) + 1,
+                started_at=state.at.wall, error=error,
+            )  # fmt: skip
+        words = f"owner {owner + 1} has a restored log: step {self.slice.steps[index].path} counts as sent"
+        return Move(words, self.append(state, owner, row))
+
     # ------------------------------------------------------------ calling
 
     def begin(self, state: State, owner: int, index: int, action: Call) -> Move:
@@ -116,11 +137,11 @@ class Hand(Settling):
     def key_to_send(self, state: State, owner: int, index: int, key: bytes) -> bytes:
         return key
 
-    def intent(self, state: State, owner: int, index: int, key: bytes) -> Event:
+    def intent(self, state: State, owner: int, index: int, key: bytes, error: str | None = None) -> Event:
         effect = self.slice.steps[index].policy.effect
         return self.row(
             state, index, owner, Kind.STEP_INTENDED, status=StepStatus.UNCERTAIN, attempt=1, effect_class=effect,
-            idempotency_key=key, input_hash=b"i" * 32, input_ref="inline:{}", started_at=state.now, data=b"p" * 32,
+            idempotency_key=key, input_hash=b"i" * 32, input_ref="inline:{}", started_at=state.at.wall, data=b"p" * 32, error=error,
         )  # fmt: skip
 
     def next_attempt(self, state: State, owner: int, index: int, action: Call, record: StepRecord) -> tuple[bytes, list[Event]]:
@@ -138,7 +159,7 @@ class Hand(Settling):
                 status=StepStatus.UNCERTAIN,
                 attempt=action.attempt,
                 idempotency_key=new,
-                started_at=state.now,
+                started_at=state.at.wall,
             )  # fmt: skip
         )
         return new or record.keys[-1], rows

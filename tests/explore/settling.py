@@ -30,7 +30,7 @@ class Settling(Rows):
             moves.append(self.record_look(after, owner, index, answer, state.at))
             slowly = self.spend(after, "slow")
             if slowly is not None:
-                asking = Asking(owner, index, state.now, answer, len(state.rows))
+                asking = Asking(owner, index, state.now, answer, len(state.rows), state.at)
                 words = f"owner {owner + 1} asks about step {self.slice.steps[index].path}; the answer, {answer}, is on its way"
                 moves.append(Move(words, slowly._replace(asking=asking)))
         return moves
@@ -40,7 +40,7 @@ class Settling(Rows):
         after = state._replace(asking=None)
         if len(state.rows) != asking.rows:
             return Move("the answer comes, and the log has moved: it is not recorded", after)
-        return self.record_look(after, asking.owner, asking.step, asking.answer, Instant(asking.started, asking.started))
+        return self.record_look(after, asking.owner, asking.step, asking.answer, asking.asked)
 
     def record_look(self, state: State, owner: int, index: int, answer: str, started: Instant) -> Move:
         """Write down what the other side answered; `found` settles the step in the same append."""
@@ -53,7 +53,7 @@ class Settling(Rows):
             data["counts"] = True
         row = self.row(
             state, index, owner, Kind.LOOKED_BACK, status=record.status, data=data, attempt=number,
-            started_at=started.wall, finished_at=state.now,
+            started_at=started.wall, finished_at=state.at.wall,
         )  # fmt: skip
         rows = [row]
         if answer == "found":

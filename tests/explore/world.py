@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from doubtless.effects import Deadline, Policy
-from doubtless.events import Effect, Event, Instant
+from doubtless.events import BOOT_BITS, Effect, Event, Instant
 from doubtless.fold import StepRecord
 from doubtless.obligations import first_effect
 
@@ -84,6 +84,9 @@ FAULTS = {
     "unclear": "look-backs answered `unclear`",
     "several": "look-backs answered `several`",
     "slow": "look-backs that take time",
+    "jump": "times that the wall clock is set",
+    "reboot": "starts of the host anew",
+    "restored": "backups that are restored",
     "looks": "look-backs",
     "handle": "handles recorded while the call runs",
     "answers": "answers of a person",
@@ -96,6 +99,7 @@ ASSUMPTIONS = {
     "key_window": "the other side forgets a key before key_window is over, or a request lands later than its margin",
     "pause": "a stopped owner sends what it was about to send after another has taken over, or after the call's timeout",
     "person": "a person says even_now, or is wrong where nobody can be asked",
+    "clock": "the wall clock is set, and the host started anew: how long that was, only that clock says",
 }
 
 
@@ -134,10 +138,15 @@ class Asking(NamedTuple):
     started: int
     answer: str
     rows: int
+    asked: Instant
+    """When it was asked, as the store's clock said then."""
 
 
 class State(NamedTuple):
-    """What is, at one moment. `records` is the fold of `rows`, by step, as the newest claim sees it."""
+    """What is, at one moment. `records` is the fold of `rows`, by step, as the newest claim sees it.
+
+    `now` is the true time, by which the world goes; the store's clock is `at`.
+    """
 
     now: int
     rows: tuple[Event, ...]
@@ -151,10 +160,22 @@ class State(NamedTuple):
     spent: tuple[int, ...]
     said: frozenset[tuple[int, str]]
     asking: Asking | None = None
+    skew: int = 0
+    """How far the wall clock is ahead of the true time."""
+    boots: int = 0
+    suspect: bool = False
+    """Whether the log is a restored backup."""
+    backup: tuple[Event, ...] | None = None
+    kept: tuple[StepRecord | None, ...] = ()
+    """The rows of a backup, and their fold."""
 
     @property
     def at(self) -> Instant:
-        return Instant(self.now, self.now)
+        return Instant(self.now + self.skew, self.boots << BOOT_BITS | self.now)
+
+    def true(self, wall: int) -> int:
+        """When the wall clock will say so, if nobody sets it."""
+        return wall - self.skew
 
 
 class Violation(NamedTuple):
@@ -170,6 +191,11 @@ class Move(NamedTuple):
     words: str
     state: State
     violation: Violation | None = None
+
+
+def truly(at: Instant) -> int:
+    """The true time of a moment: here the boot-time clock goes on counting over a boot."""
+    return at.boot & ((1 << BOOT_BITS) - 1)
 
 
 def start(explored: Slice) -> State:
@@ -201,8 +227,11 @@ def canonical(explored: Slice, state: State) -> tuple[Any, ...]:
     def ago(at: int | None) -> int | None:
         return None if at is None else max(at - now, horizon)
 
-    def moment(at: Instant | None) -> int | None:
-        return None if at is None else max(at.wall - now, horizon)
+    def moment(at: Instant | None) -> tuple[int, int | None] | None:
+        if at is None:
+            return None
+        here = at.boot >> BOOT_BITS == state.boots
+        return max(at.wall - now - state.skew, horizon), max(truly(at) - now, horizon) if here else None
 
     records = tuple(None if r is None else _record(explored, state, n, r, moment) for n, r in enumerate(state.records))
     requests = sorted(
@@ -213,13 +242,17 @@ def canonical(explored: Slice, state: State) -> tuple[Any, ...]:
     first = tuple((key, ago(at)) for key, at in state.first_sent)
     owners = tuple(tuple(owner) for owner in state.owners)
     q = state.asking
-    asking = None if q is None else (q.owner, q.step, ago(q.started), q.answer, q.rows == len(state.rows))
+    asking = None if q is None else (q.owner, q.step, ago(q.started), q.answer, q.rows == len(state.rows), moment(q.asked))
     world = (tuple(requests), effects, first, tuple(sorted(state.refused)), tuple(sorted(state.said)))
-    return records, owners, world, state.spent, asking
+    kept: tuple[Any, ...] = ()
+    if state.backup is not None:
+        folded = (None if r is None else _record(explored, state, n, r, moment) for n, r in enumerate(state.kept))
+        kept = (len(state.rows) > len(state.backup), *folded)
+    return records, owners, world, state.spent, asking, state.suspect, kept
 
 
 def _record(
-    explored: Slice, state: State, index: int, r: StepRecord, moment: Callable[[Instant | None], int | None]
+    explored: Slice, state: State, index: int, r: StepRecord, moment: Callable[[Instant | None], tuple[int, int | None] | None]
 ) -> tuple[Any, ...]:
     cases = tuple(map(str, r.cases.values()))
     if r.settled:  # it changes no more, but for late news of attempts that somebody still calls
@@ -241,5 +274,5 @@ def _record(
     answer = None if r.answer is None else tuple(r.answer[1:3])
     return (
         str(r.status), attempts, looks, cases, answer, r.evidence, r.granted, r.granted_until, r.absent, r.generation,
-        moment(r.settle_from), len(r.keys), len(r.handles),
+        moment(r.settle_from), len(r.keys), len(r.handles), r.suspect,
     )  # fmt: skip

@@ -1309,6 +1309,16 @@ def test_a_suspect_row_makes_an_intent_that_was_restored_suspect_too() -> None:
     assert isinstance(now(log, policy("idem_write")), AskHuman)
 
 
+@pytest.mark.parametrize("even_now", [False, True])
+def test_what_a_person_said_before_the_backup_does_not_act_after_it(even_now: bool) -> None:
+    log = StepLog("non_idem_write")
+    log.attempt("unknown")
+    log.did_not_happen(log.open_case(), "retry", even_now=even_now)
+    log.suspect()
+    log.advance(3600 * S)
+    assert isinstance(now(log, policy("non_idem_write")), AskHuman)
+
+
 # ---------------------------------------------------------------- reads
 
 
