@@ -49,6 +49,7 @@ simulate: setup ## SEEDS simulated runs alone, on all cores; prints what they ca
 	$(BIN)/python -m tests.simulation $(SEEDS) --record
 
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
+	$(BIN)/python -m tests.explore --plants --record
 	$(BIN)/python -m tests.explore --record
 
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md

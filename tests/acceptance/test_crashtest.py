@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -21,8 +25,22 @@ from doubtless.protocol import AskHuman, Call, LookBack, decide
 from doubtless.testing import CountingWorld, CrashReport, FakeClock, crashtest, harness
 from doubtless.testing.crashtest import scratch
 from doubtless.testing.server import serving
-from doubtless.testing.standins import StandIns
+from doubtless.testing.standins import StandIns, value_of
 from doubtless.testing.trial import Found, Trial, Trouble
+
+
+class Sheet(TypedDict):
+    id: str
+    amount: Decimal
+    tags: NotRequired[list[str]]
+
+
+@dataclass
+class Booked:
+    sheet: Sheet
+    state: Literal["open", "closed"]
+    until: date | None = None
+
 
 SHOP = '''
 from doubtless import Doubtless, injected
@@ -373,6 +391,64 @@ def test_a_refusal_inside_a_reply_and_an_effect_before_an_error_are_no_false_ala
 
     report = desk.test(task)
     assert (said(report), report.undisturbed) == ([], "done")
+
+
+def test_a_step_that_says_itself_that_it_was_refused_is_answered_for_when_it_is_killed_before_its_record() -> None:
+    desk = Desk()
+
+    @desk.app.step(effect="non_idem_write")
+    def refuse(order: str) -> dict[str, Any]:
+        raise Rejected("422")
+
+    @desk.app.task
+    def task(order: str) -> None:
+        refuse(order=order)
+
+    report = desk.test(task)
+    assert (said(report), report.undisturbed, set(report.ends)) == ([], "failed", {"failed"})
+    assert next(step for step in report.steps if step.step == "refuse").people > 0
+
+
+def test_fakes_are_made_up_for_typed_dicts_dataclasses_and_whatever_is_made_of_them() -> None:
+    app = Doubtless("sqlite:///never-made.db")
+
+    @app.step(effect="non_idem_write")
+    def book(order: str) -> Booked:
+        raise AssertionError("the real one")
+
+    @app.task
+    def task(order: str) -> str:
+        booked = book(order=order)
+        return f"{booked.sheet['id']} {booked.sheet['amount']} {booked.state} {booked.until}"
+
+    made = value_of(Booked, "book-1", 1)
+    assert made == Booked({"id": "book-1", "amount": Decimal(1), "tags": ["book-1"]}, "open", date(2026, 11, 28))
+    report = crashtest(app, task, {"order": "A-17"}, fake=True)
+    assert (said(report), report.undisturbed) == ([], "done")
+    with pytest.raises(LookupError):
+        value_of(threading.Lock, "x", 1)
+
+
+def test_an_idem_write_whose_other_side_ignores_its_key_is_reported_by_the_world() -> None:
+    desk = Desk()
+
+    @desk.app.step(effect="idem_write")
+    def stamp(order: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        return desk.world.do("stamp", key=idempotency_key)  # it sees the key, and makes another one all the same
+
+    @desk.app.task
+    def task(order: str) -> None:
+        stamp(order=order)
+
+    assert said(desk.test(task)) == ["the world counts 2 of stamp, undisturbed 1"]
+    desk.world = CountingWorld(honours_keys=True)
+    assert said(desk.test(task)) == []
+
+
+def test_a_query_that_never_finds_anything_is_reported_whatever_follows_from_it() -> None:
+    for on_absent, what in (("retry", "create at 1: 2 effects"), ("fail", "create at 1: not applied, says the log, and it was made")):
+        desk = Desk(query=lambda idempotency_key: None, on_absent=on_absent)
+        assert what in said(desk.test(desk.create_alone()))
 
 
 def test_a_log_that_verify_finds_fault_with_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ FACTORS: dict[str, Callable[[Slice], bool]] = {
     "key window": lambda s: any(step.policy.key_window_us is not None for step in s.steps),
     "refusal": lambda s: "rejected" in s.may and any(step.policy.retry_rejected for step in s.steps),
     "deploy": lambda s: any(step.later is not None for step in s.steps),
+    "set clock": lambda s: "jump" in s.may,
+    "restored backup": lambda s: "restored" in s.may,
 }
 """Each factor, and whether a slice has it."""
 
@@ -39,6 +41,8 @@ MAY: dict[str, dict[str, int]] = {
     "answer of a person": {"answers": 1, "several": 1, "lost": 1},
     "refusal": {"rejected": 1},
     "deploy": {"owners": 2, "crash": 1},
+    "set clock": {"jump": 1, "lost": 1},
+    "restored backup": {"restored": 1, "owners": 2, "lost": 1},
 }
 """How often the world may do what, for a factor to show itself."""
 

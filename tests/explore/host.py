@@ -51,7 +51,9 @@ def _backed_up(hand: Hand, state: State) -> Iterator[Move]:
         kept = tuple(hand.fold(state.rows, step.path, 0) for step in hand.slice.steps)
         yield Move("a backup is made", state._replace(backup=state.rows, kept=kept))
     elif len(state.rows) > len(state.backup) and not _excused(hand, state):
-        after = _all_dead(after)._replace(rows=state.backup, backup=None, kept=(), suspect=True, said=frozenset())
+        # That it be sent is to be said anew; what has acted is known, so that it excuses nothing when it acts again.
+        said = frozenset(word for word in state.said if word[1].startswith("fail") or word[1] == "acted")
+        after = _all_dead(after)._replace(rows=state.backup, backup=None, kept=(), suspect=True, said=said)
         yield Move("the backup is restored, and accepted in suspect mode", hand.folded(after))
 
 

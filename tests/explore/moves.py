@@ -136,6 +136,9 @@ class World:
         if not any(key == call.key for key, _ in first):
             first = (*first, (call.key, state.now))
         after = put(state._replace(first_sent=first), number, call._replace(sent_at=state.now, fate="out"))
+        kept = state.kept[call.step] if state.kept else None
+        if kept is not None and kept.answer is not None and call.attempt > len(kept.attempts):
+            after = after._replace(said=after.said | {(call.step, "acted")})  # what the backup holds of it is used up
         return Move(f"{mine} is sent", after, at_sending(self.slice, state, number, self.lags, self.broken))
 
     def still_in_time(self, state: State, call: Request) -> bool:

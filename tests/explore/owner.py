@@ -116,7 +116,7 @@ class Hand(Settling):
         state = self.append(state, owner, *rows)
         sent = self.key_to_send(state, owner, index, key)
         call = Request(index, action.attempt, sent, owner, state.now, self.freed(record, action))
-        state = state._replace(requests=(*state.requests, call), said=state.said | self.words_said(index, record, action))
+        state = state._replace(requests=(*state.requests, call), said=state.said | self.words_said(before, index, action))
         what = "the intent" if record is None else f"the row of attempt {action.attempt}"
         words = f"owner {owner + 1} writes {what} of step {self.slice.steps[index].path} and enters the call"
         wrong = None
@@ -129,8 +129,12 @@ class Hand(Settling):
         """Whether a person said that this very attempt may be sent at once, at that person's risk."""
         return action.allow and record is not None and record.answer is not None and record.answer.even_now
 
-    def words_said(self, index: int, record: StepRecord | None, action: Call) -> frozenset[tuple[int, str]]:
+    def words_said(self, state: State, index: int, action: Call) -> frozenset[tuple[int, str]]:
+        """What a person takes upon themselves with this attempt; nothing by an answer that has acted before a restoration."""
+        record = state.records[index]
         if not action.allow or record is None or record.answer is None:
+            return frozenset()
+        if state.suspect and not record.suspect and (index, "acted") in state.said:
             return frozenset()
         return frozenset({(index, "even_now" if record.answer.even_now else "retry")}) | unchecked(index, record)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from doubtless import protocol
+from doubtless import fold, protocol
 from doubtless.effects import Policy
 from doubtless.events import Event, Instant, Kind, StepStatus, elapsed_least, elapsed_most
 from doubtless.fold import Look, StepRecord
@@ -82,6 +82,22 @@ class OneAbsent(Hand):
         return seen.answer == "absent" or super().look_counts(state, index, record, seen)
 
 
+class RestoredLogTrusted(Hand):
+    """A restored backup is believed: what it does not know was not done."""
+
+    def count_as_sent(self, state: State, owner: int, index: int) -> Move | None:
+        return None
+
+
+class AnswerOutlivesTheBackup(Hand):
+    """What a person said before a backup was made acts, as if it could not have acted since."""
+
+    def count_as_sent(self, state: State, owner: int, index: int) -> Move | None:
+        record = state.records[index]
+        answered = record is not None and record.in_doubt
+        return None if answered else super().count_as_sent(state, owner, index)
+
+
 class DeadlineBeforeTheRow(World):
     """`compensate_deadline` is checked when the row is written, and not again right before the call."""
 
@@ -117,6 +133,25 @@ def window_without_margin() -> None:
             return bool(policy.effect == "idem_write")
         first = next(a for a in record.attempts if a.generation == record.generation)
         return elapsed_most(first.started, now) < policy.key_window_us
+
+    protocol._inside_key_window = inside
+
+
+def wall_clock_alone() -> None:
+    def by_the_wall(since: Instant, now: Instant) -> int:
+        return now.wall - since.wall
+
+    for module in (protocol, fold):
+        module.elapsed_least = by_the_wall  # type: ignore[attr-defined]
+    protocol.elapsed_most = by_the_wall  # type: ignore[attr-defined]
+
+
+def window_outlives_the_backup() -> None:
+    real = protocol._inside_key_window
+
+    def inside(policy: Policy, record: StepRecord, now: Instant) -> bool:
+        record.suspect = False
+        return real(policy, record, now)
 
     protocol._inside_key_window = inside
 
@@ -169,6 +204,17 @@ PLANTS: dict[str, Plant] = {
     ),
     "window-unchecked": Plant("a resend only inside key_window", "crash-windowed", ("I2",), patch=window_unchecked),
     "window-without-margin": Plant("the window has a margin", "crash-windowed", ("I2",), patch=window_without_margin),
+    "restored-log-trusted": Plant(
+        "of a restored log, what it does not know counts as sent", "restored-queried", ("I2",), RestoredLogTrusted
+    ),
+    "answer-outlives-the-backup": Plant(
+        "what a person said before a backup is void", "restored-blind", ("I2",), AnswerOutlivesTheBackup
+    ),
+    "window-outlives-the-backup": Plant(
+        "after a restored backup no key window is trusted", "restored-windowed", ("I2",), patch=window_outlives_the_backup
+    ),
+    "wall-clock-alone": Plant("of two clocks the cautious one counts", "clock-queried", ("I2",), patch=wall_clock_alone),
+    "wall-clock-alone-undo": Plant("the same of a deadline", "clock-undo", ("I7",), patch=wall_clock_alone),
     "settle-within-ignored": Plant("a case by settle_within", "answered-sooner", ("I6",), patch=settle_within_ignored),
     "answer-acts-at-once": Plant(
         "an answer acts when nothing can land any more, after a fresh look",

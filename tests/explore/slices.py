@@ -26,6 +26,10 @@ ANSWERED = {
 TWICE = {"answers": 2, "crash": 1, "owners": 2, "lost": 2, "late": 1, "ticks": 7}
 REFUSING = {"rejected": 2, "not_sent": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "pending": 1, "looks": 3, "ticks": 6}
 
+JUMPS = {"jump": 2, "lost": 1, "late": 1, "lag": 1, "crash": 1, "owners": 2, "looks": 4, "ticks": 6}
+BOOTS = {"jump": 1, "reboot": 1, "owners": 2, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 7}
+RESTORED = {"restored": 1, "owners": 2, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 6}
+
 DEPLOYS = {"crash": 2, "owners": 3, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 7}
 
 LARGE = [
@@ -108,6 +112,65 @@ LARGE = [
         (Step("1", WINDOWED._replace(retry_rejected=True)),),
         {"rejected": 1, "lost": 2, "answers": 1, "several": 1, "late": 1, "looks": 3, "ticks": 5},
     ),
+    Slice(
+        "clock-queried",
+        "a wall clock that is set, forward and back, around an absence that is to count",
+        (Step("1", QUERIED),),
+        JUMPS,
+    ),
+    Slice("clock-windowed", "the same around a key that is forgotten", (Step("1", WINDOWED),), JUMPS),
+    Slice(
+        "clock-slow",
+        "the same while a look-back is on its way",
+        (Step("1", QUERIED),),
+        {"jump": 2, "slow": 1, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 6},
+    ),
+    Slice(
+        "clock-undo",
+        "the same around the deadline of a compensation",
+        (Step("1", KEYED), Step("~1", UNDO, undoes=0, within_us=9 * S)),
+        {"jump": 1, "crash": 1, "owners": 2, "lost": 1, "late": 1, "looks": 3, "ticks": 6},
+    ),
+    Slice(
+        "clock-answered",
+        "the same around a person's answer",
+        (Step("1", QUERIED),),
+        {"jump": 1, "answers": 1, "several": 1, "lost": 1, "late": 1, "lag": 1, "looks": 4, "ticks": 6},
+        short=True,
+    ),
+    Slice(
+        "host-anew",
+        "a host that is started anew, its clock being right over it, or a clock that is set",
+        (Step("1", QUERIED),),
+        BOOTS,
+        short=True,
+    ),
+    Slice(
+        "restored-queried",
+        "a restored backup (suspect mode): the log knows less than was done of a queried write",
+        (Step("1", QUERIED),),
+        RESTORED,
+        short=True,
+    ),
+    Slice(
+        "restored-windowed",
+        "the same of an idem_write whose key may be forgotten by then",
+        (Step("1", WINDOWED),),
+        RESTORED,
+        short=True,
+    ),
+    Slice(
+        "restored-blind",
+        "the same of a write that only a person knows about, with answers before and after",
+        (Step("1", BLIND),),
+        {"restored": 1, "owners": 3, "lost": 1, "late": 1, "answers": 2, "ticks": 6},
+    ),
+    Slice(
+        "restored-answered",
+        "the same with a person's answer about a queried write",
+        (Step("1", QUERIED),),
+        {"restored": 1, "owners": 2, "lost": 1, "late": 1, "answers": 1, "several": 1, "looks": 4, "ticks": 6},
+    ),
     Slice("deploy-looser", "a deploy with a shorter absent_after while the intent is open", (DEPLOYED,), DEPLOYS, short=True),
     Slice("deploy-window", "a deploy without the key_window", (DEPLOYED_WINDOW,), DEPLOYS),
     Slice("deploy-class", "a deploy that makes an idem_write a non_idem_write", (DEPLOYED_CLASS,), DEPLOYS, short=True),
@@ -150,6 +213,13 @@ BROKEN = [
         (Step("1", WINDOWED),),
         THREADS,
         broken=frozenset({"pause"}),
+    ),
+    Slice(
+        "broken-clock",
+        "a clock is set forward, and the host started anew: the wait looks longer than it was",
+        (Step("1", QUERIED),),
+        BOOTS,
+        broken=frozenset({"clock"}),
     ),
     Slice("broken-person", "a person's word that nothing was to check", (Step("1", BLIND),), TWICE, broken=frozenset({"person"})),
 ]

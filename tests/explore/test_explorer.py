@@ -15,7 +15,7 @@ from doubtless.fold import Answer, Attempt, Look, StepRecord
 from .__main__ import ALL, COUNTS
 from .explorer import bounds, explore, in_words
 from .factors import FACTORS, pairs_of
-from .paper import PROOF, with_tables
+from .paper import FOUND, PROOF, with_tables
 from .plants import PLANTS
 from .slices import BROKEN, SLICES
 from .world import ASSUMPTIONS, Slice
@@ -48,7 +48,30 @@ def test_the_recorded_counts_are_those_of_todays_slices_within_todays_bounds() -
 
 
 def test_the_page_says_what_was_recorded() -> None:
-    assert with_tables(PROOF.read_text(), RECORDED) == PROOF.read_text(), AGAIN
+    assert with_tables(PROOF.read_text(), RECORDED, json.loads(FOUND.read_text())) == PROOF.read_text(), AGAIN
+
+
+def test_every_planted_bug_was_found_within_a_minute() -> None:
+    found = json.loads(FOUND.read_text())
+    assert found.keys() == PLANTS.keys(), AGAIN
+    assert [name for name, each in found.items() if each["breaks"] not in PLANTS[name].breaks or each["seconds"] >= 60] == []
+
+
+KINDS = {
+    "a call before its intent": "call-before-intent",
+    "an attempt without a row": "attempt-without-row",
+    "a key that is recomputed": "key-recomputed",
+    "an absence that is counted from the start": "absence-from-the-start",
+    "a fold of the last attempt": "last-attempt-counts",
+    "an answer that is applied twice": "answer-twice",
+    "a compensation of a step in doubt": "undo-of-a-doubt",
+    "an epoch that is not checked": "epoch-unchecked",
+}
+"""The kinds of bugs that an exploration of such a protocol has to find, and the plants that are those."""
+
+
+def test_a_bug_of_each_kind_is_planted() -> None:
+    assert set(KINDS.values()) <= PLANTS.keys()
 
 
 @pytest.mark.parametrize("explored", BROKEN, ids=lambda s: s.name)

@@ -12,6 +12,7 @@ import pytest
 from doubtless import Doubtless, NeedsHuman, NotSent, Rejected, TaskFailed, injected
 from doubtless.answers import Abandon, DidNotHappen, Happened
 from doubtless.events import Event
+from doubtless.store.recover import recover
 from doubtless.testing import FakeClock
 
 from .moves import World
@@ -152,6 +153,21 @@ def test_the_hand_writes_the_rows_that_the_executor_writes(name: str, tmp_path: 
     goes, shows, said, options, explored, words = STORIES[name]
     real = Told(tmp_path, goes, shows, **{"effect": "non_idem_write", **options}).run(said)
     assert by_the_hand(Step("1", explored), words) == real
+
+
+def test_of_a_restored_log_the_hand_writes_the_rows_that_the_executor_writes(tmp_path: Path) -> None:
+    told = Told(tmp_path, [], [PAID], effect="non_idem_write", **SEES)
+    told.app.store.info()
+    told.app.close()
+    recover(str(tmp_path / "told.db"), clock=FakeClock().now, accept=True, by="ann", why="the disk was replaced")
+    real = told.run([])
+    hand = Hand(Slice("told", "", (Step("1", QUERIED),), PLENTY))
+    counted = hand.count_as_sent(start(hand.slice)._replace(suspect=True), 0, 0)
+    assert counted is not None and hand.count_as_sent(counted.state, 0, 0) is None
+    found = next(move for move in hand.look(counted.state, 0, 0) if ": unclear" in move.words)  # nothing landed here: see the row
+    assert shapes(found.state.rows)[:1] == real[:1]
+    assert [shape[0] for shape in real] == ["StepIntended", "LookedBack", "StepSettled"]
+    assert real[0][6] == "unknown" and told.goes == []
 
 
 def test_a_hand_with_a_bug_writes_other_rows(tmp_path: Path) -> None:

@@ -212,8 +212,8 @@ def policy_now(explored: Slice, state: State, index: int) -> Policy:
     effective = step.later if step.later is not None and len(state.owners) > 1 else step.policy
     if step.undoes is not None and step.within_us is not None:
         origin = state.records[step.undoes]
-        assert origin is not None
-        effective = effective._replace(undo_by=Deadline(first_effect(origin).started, step.within_us))
+        if origin is not None:  # a restored log may not know it
+            effective = effective._replace(undo_by=Deadline(first_effect(origin).started, step.within_us))
     return effective
 
 

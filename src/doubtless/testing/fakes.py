@@ -14,6 +14,7 @@ from ..drivers import invoke
 from ..durations import parse_duration
 from ..errors import UsageError
 from ..inputs import callback_params
+from ..outcomes import NotSent, Rejected
 from .life import MortalStore
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class Fakes:
             return self._acall(frame, fn, kwargs)
         try:
             value = invoke(fn, kwargs)
-        except BaseException:
-            self._note_raised(frame)
+        except BaseException as error:
+            self._note_raised(frame, error)
             raise
         self._note_landed(frame, kwargs, value)
         return value
@@ -119,13 +120,15 @@ class Fakes:
             value = invoke(fn, kwargs)
             if isinstance(value, Awaitable):
                 value = await value
-        except BaseException:
-            self._note_raised(frame)
+        except BaseException as error:
+            self._note_raised(frame, error)
             raise
         self._note_landed(frame, kwargs, value)
         return value
 
-    def _note_raised(self, frame: Frame) -> None:
+    def _note_raised(self, frame: Frame, error: BaseException) -> None:
+        if isinstance(error, Rejected | NotSent):
+            return  # the step says itself that there was no effect
         with self._lock:
             self._raised[frame.run.task_id, frame.path] = self._clock.now().wall
 

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from ..effects import StepDefinition
 from ..errors import UsageError
@@ -89,15 +106,39 @@ def made(step: StepDefinition, outputs: Mapping[str, Any]) -> Callable[..., Any]
 
 def sample(step: StepDefinition, number: int) -> Any:
     """Something of the type that the step says it returns. Raises UsageError for one that cannot be made up."""
-    kind = step.returns
-    kind = get_origin(kind) or kind
-    word = f"{step.name}-{number}"
-    if kind is None or kind is Any or kind in (dict, Mapping, object):
+    try:
+        return value_of(step.returns, f"{step.name}-{number}", number)
+    except LookupError as unknown:
+        raise UsageError(
+            f"{step.name} returns {step.returns!r}; {unknown.args[0]!r} cannot be made up",
+            hint=f"""say what it gives: --outputs '{{"{step.name}": …}}', or a fake in crashtest_fakes""",
+        ) from None
+
+
+def value_of(kind: Any, word: str, number: int) -> Any:
+    """A value of this type: `word` for a text, `number` for a number. Raises LookupError with the type that it does not know."""
+    base, inner = get_origin(kind) or kind, get_args(kind)
+    if base in (Annotated, Required, NotRequired):
+        return value_of(inner[0], word, number)
+    if base in (Union, UnionType):
+        return value_of(next((each for each in inner if each is not type(None)), type(None)), word, number)
+    if base is Literal:
+        return inner[0]
+    if base is None or base is Any or base in (dict, Mapping, object):
         return {"id": word}
-    simple: dict[Any, Any] = {str: word, int: number, float: float(number), bool: True, list: [word], type(None): None}
-    if kind in simple:
-        return simple[kind]
-    raise UsageError(
-        f"{step.name} returns {kind!r}, which cannot be made up",
-        hint=f"""say what it gives: --outputs '{{"{step.name}": …}}', or a fake in crashtest_fakes""",
-    )
+    if base in (list, Sequence):
+        return [value_of(inner[0], word, number)] if inner else [word]
+    if base is tuple and inner:
+        return tuple(value_of(each, word, number) for each in inner if each is not ...)
+    if is_typeddict(base) or is_dataclass(base):
+        fields = {name: value_of(each, word, number) for name, each in get_type_hints(base).items()}
+        return base(**fields)
+    if isinstance(base, type) and issubclass(base, Enum):
+        return next(iter(base))
+    simple: dict[Any, Any] = {
+        str: word, int: number, float: float(number), bool: True, bytes: word.encode(), Decimal: Decimal(number),
+        date: date(2026, 11, 28), datetime: datetime(2026, 11, 28, tzinfo=UTC), type(None): None,
+    }  # fmt: skip
+    if base not in simple:
+        raise LookupError(kind)
+    return simple[base]
