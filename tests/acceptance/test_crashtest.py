@@ -445,6 +445,20 @@ def test_an_idem_write_whose_other_side_ignores_its_key_is_reported_by_the_world
     assert said(desk.test(task)) == []
 
 
+def test_of_a_step_that_was_undone_the_report_says_what_had_settled_its_doubts() -> None:
+    desk = Desk(compensate="withdraw")
+
+    @desk.app.task
+    def task(order: str) -> None:
+        desk.create(order=order)
+        raise Abort("enough")
+
+    report = desk.test(task)
+    assert (said(report), report.undisturbed) == ([], "compensated")
+    (create,) = (step for step in report.steps if step.step == "create")
+    assert create.doubts.keys() == {"its reply", "the look-back found it"}
+
+
 def test_a_query_that_never_finds_anything_is_reported_whatever_follows_from_it() -> None:
     for on_absent, what in (("retry", "create at 1: 2 effects"), ("fail", "create at 1: not applied, says the log, and it was made")):
         desk = Desk(query=lambda idempotency_key: None, on_absent=on_absent)

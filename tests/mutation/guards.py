@@ -26,6 +26,8 @@ BUCKET = "blobs/test_object_store.py::test_"
 GC = "blobs/test_gc.py::test_"
 CANON = "unit/test_canonical.py::test_"
 LOG = "store/test_log.py::test_"
+BAD = "badinput/test_cases_durability.py::test_"
+REFUSED = "store/test_sqlite_refusals.py::test_"
 UNDO = "compensation/test_undoing.py::test_"
 ONE = "people/test_one_answer.py::test_"
 
@@ -79,6 +81,34 @@ GUARDS: tuple[Guard, ...] = (
         "if policy.effect != Effect.IDEM_WRITE or record.suspect:",
         "if policy.effect != Effect.IDEM_WRITE:",
         (U + "after_a_restored_backup_a_write_counts_as_sent_and_its_key_window_as_over",),
+    ),
+    Guard(
+        "of a restored log, a write that it does not know counts as sent",
+        EXECUTOR,
+        "if run.suspect and definition is not None",
+        "if False and definition is not None",
+        (BAD + "in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case",),
+    ),
+    Guard(
+        "of a restored log, no first write goes straight to its call",
+        "drivers.py",
+        "if not run.log.open and not run.suspect and given.once is None:",
+        "if not run.log.open and given.once is None:",
+        (BAD + "in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case",),
+    ),
+    Guard(
+        "what a person had said before a backup does not act on its resume",
+        EXECUTOR,
+        "if said or (given is not None",
+        "if (given is not None",
+        (BAD + "what_a_person_said_before_the_backup_is_not_done_a_second_time_after_it",),
+    ),
+    Guard(
+        "a suspect row makes what a person had said void",
+        FOLD,
+        "self.answer = None  # it may have acted after the backup was made",
+        "pass",
+        (U + "what_a_person_said_before_the_backup_does_not_act_after_it",),
     ),
     Guard(
         "a resend only inside the key window",
@@ -1087,6 +1117,69 @@ GUARDS: tuple[Guard, ...] = (
         ("store/test_sqlite_mark.py::test_another_applications_database_under_an_unfinished_mark_is_left_as_it_is",),
     ),
     # ------------------------------------------------------------ the canonical form
+    Guard(
+        "content beside the database is synced before the event that names it",
+        "store/folder.py",
+        "            os.fsync(file.fileno())\n",
+        "            pass\n",
+        ("store/test_content.py::test_a_file_is_synced_before_it_has_its_name_and_its_folder_after",),
+    ),
+    Guard(
+        "the name of content beside the database is synced, too",
+        "store/folder.py",
+        "        sync_directory(directory)\n",
+        "        pass\n",
+        ("store/test_content.py::test_a_file_is_synced_before_it_has_its_name_and_its_folder_after",),
+    ),
+    Guard(
+        "a log in memory is refused",
+        "store/place.py",
+        'if path.strip() in ("", ":memory:")',
+        'if path.strip() == ""',
+        (REFUSED + "a_store_in_memory_is_refused",),
+    ),
+    Guard(
+        "a network file system is refused",
+        "store/place.py",
+        'if kind in REMOTE or kind.startswith("fuse."):',
+        'if kind.startswith("fuse."):',
+        (REFUSED + "a_network_or_unknown_file_system_is_refused",),
+    ),
+    Guard(
+        "a SQLite that can corrupt the log is refused",
+        "store/place.py",
+        "< LEAST_SQLITE:",
+        "< (3, 0, 0):",
+        (REFUSED + "a_sqlite_that_can_corrupt_the_log_is_refused",),
+    ),
+    Guard(
+        "a file that lacks pages is refused",
+        "store/place.py",
+        "if not rest and whole >= header.pages:",
+        "if whole >= header.pages - 1:",
+        (REFUSED + "a_file_cut_at_any_byte_of_its_last_page_never_opens_as_if_it_were_whole_or_empty",),
+    ),
+    Guard(
+        "a model sets no param that is not its own",
+        "toolbox.py",
+        "strangers = [_stranger(tool, param) for param in params if param not in tool.visible]",
+        "strangers: list[str] = []",
+        ("agents/test_agents_refusals.py::test_a_call_that_may_not_run_is_refused_recorded_and_told_to_the_model_and_nothing_is_sent",),
+    ),
+    Guard(
+        "a model does not see secrets and bound params",
+        "toolbox.py",
+        "hidden = {*bound, *definition.secret}",
+        "hidden = {*bound}",
+        ("agents/test_agents_tools.py::test_no_option_of_a_step_no_key_and_no_secret_is_in_what_a_model_is_told",),
+    ),
+    Guard(
+        "why a choice is refused is recorded with it",
+        "choices.py",
+        'call["refused"] = why',
+        "pass",
+        ("agents/test_agents_refusals.py::test_a_call_that_may_not_run_is_refused_recorded_and_told_to_the_model_and_nothing_is_sent",),
+    ),
     Guard(
         "a bool is no number",
         "canonical_writer.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from pathlib import Path
 
@@ -60,6 +61,30 @@ def test_above_a_mebibyte_it_is_a_synced_file_at_return(store: SqliteStore, cont
     assert content.get(ref) == text
     assert content.known(ref)
     assert list(store.folder.digests()) == [ref]
+
+
+def test_a_file_is_synced_before_it_has_its_name_and_its_folder_after(
+    store: SqliteStore, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, int]] = []
+    sync, rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(("synced", os.fstat(descriptor).st_ino))
+
+    def renamed(old: str, new: str) -> None:
+        rename(old, new)
+        done.append(("named", os.stat(new).st_ino))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", renamed)
+    ref, _ = content.put("x" * ((1 << 20) + 1))
+    assert isinstance(ref, bytes)
+    file = Path(store.folder.file_of(ref))
+    parents = [path.stat().st_ino for path in (file.parent, file.parent.parent, file.parent.parent.parent)]
+    assert done[:2] == [("synced", file.stat().st_ino), ("named", file.stat().st_ino)]
+    assert {("synced", inode) for inode in parents} <= set(done[2:])  # each was new: so its name has to last, too
 
 
 def test_content_that_is_not_what_was_written_is_never_given_back(store: SqliteStore, content: Content) -> None:

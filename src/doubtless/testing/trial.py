@@ -12,6 +12,7 @@ from ..errors import DoubtlessError, NeedsHuman, TaskBusy, TaskFailed, TaskWaiti
 from ..events import UNDO, CaseKind, Effect, Event, StepStatus
 from ..outcomes import classify_returned
 from ..store import open_store
+from ..timeline import settled_by
 from .fakes import Fakes, Landing
 from .faults import Faults, What, When
 from .harness import NAMESPACE, Harness
@@ -323,15 +324,22 @@ class Trial(Harness):
             self._wrong.append(f"{where}: {effects} effects")
         if step.status == StepStatus.NOT_APPLIED and landed:
             self._wrong.append(f"{where}: not applied, says the log, and it was made")
-        found = step.settled_by == "the look-back found it"
+        by = self._settled_by(task_id, step)
+        found = by == "the look-back found it"
         if found and not landed and not self._watched.raised_at(task_id, step.path) and UNDO not in step.path:
             self._wrong.append(f"{where}: its look-back found something that this task has not made")
         in_doubt = people or found or any(one.outcome not in ("done", "rejected", "not_sent") for one in step.attempts)
-        return StepFound(step.name, step.effect, step.calls, effects, _settled(step) if in_doubt else None, people)
+        return StepFound(step.name, step.effect, step.calls, effects, _settled(step, by) if in_doubt else None, people)
+
+    def _settled_by(self, task_id: str, step: StepView) -> str | None:
+        """What settled the step; of one that was undone later, what had settled it before."""
+        if step.status != StepStatus.COMPENSATED:
+            return step.settled_by
+        return settled_by([row for row in self.app.store.rows(task_id, path=step.path) if row.status != StepStatus.COMPENSATED])
 
 
-def _settled(step: StepView) -> str:
-    if step.settled_by is None:
+def _settled(step: StepView, by: str | None) -> str:
+    if by is None:
         return f"open: {step.status}"
-    by = "a person" if step.settled_by.startswith("a person") else step.settled_by
+    by = "a person" if by.startswith("a person") else by
     return by if step.status in (StepStatus.DONE, StepStatus.COMPENSATED) else f"{step.status}: {by}"
