@@ -7,8 +7,8 @@ the other; exit 1 where one fails. NAME is an id (`doubt-2`), a section (`doubt`
 --whole   also what is left to `make prove`
 --number  give an id and a command to each row that has none yet (`make docs`)
 
-A check is, in backticks: a test file or one test of it; `python -m tests.explore …`; `python -m tests.mutation.run GUARD`;
-`make TARGET …`.
+A check is, in backticks: a test file or one test of it; `python -m tests.explore …`; `python -m tests.simulation SEEDS`;
+`python -m tests.mutation.run GUARD`; `make TARGET …`.
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ def fault_of(check: str) -> str | None:
         case ["python", "-m", "tests.mutation.run", *names] if names:
             unknown = [name for name in names if not any(name in guard.name for guard in GUARDS)]
             return f"no guard is called {unknown[0]!r}" if unknown else None
+        case ["python", "-m", "tests.simulation", seeds]:
+            return None if seeds.isdecimal() and int(seeds) > 0 else f"no number of seeds: {seeds}"
         case ["make", target, *settings] if all("=" in setting for setting in settings):
             return None if target in targets() else f"the Makefile has no target {target}"
         case _:
@@ -107,6 +109,7 @@ def test_the_promise_of_the_readme_is_the_first_section_sentence_by_sentence() -
         ("python -m tests.explore --slice nothing", "the exploration knows no"),
         ("python -m tests.explore", "the exploration knows no"),
         ("python -m tests.mutation.run 'no such guard'", "no guard is called"),
+        ("python -m tests.simulation none", "no number of seeds"),
         ("make coffee", "the Makefile has no target"),
         ("rm -rf /", "nobody knows how to run"),
     ],
