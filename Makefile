@@ -9,7 +9,7 @@ SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove simulate explore mutants engines guarantee docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove simulate explore power mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ simulate: setup ## SEEDS simulated runs alone, on all cores; prints what they ca
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
 	$(BIN)/python -m tests.explore --plants --record
 	$(BIN)/python -m tests.explore --record
+
+power: setup ## every disk that a power loss may leave, on all cores: nothing acknowledged is missing; writes docs/proof.md
+	$(BIN)/python -m tests.power --record
 
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
 	$(BIN)/python -m tests.mutation.run --record

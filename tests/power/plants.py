@@ -13,6 +13,9 @@ import apsw
 
 from doubtless.store import folder, mark, schema, spill, sqlite
 
+from .recorder import Recorder
+from .replay import Covered, record, replay
+
 
 class _NoSync:
     """The module `os`, whose fsync does nothing to plain files; directories are still synced."""
@@ -72,23 +75,75 @@ def _spilled_is_dropped_first() -> AbstractContextManager[object]:
     return mock.patch.object(sqlite.SqliteStore, "spilled", dropping)
 
 
-PLANTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "synchronous-normal": lambda: synchronous("normal"),
-    "synchronous-off": lambda: synchronous("off"),
-    "content-unsynced": lambda: _write_whole_unsynced(folder),
-    "spill-unsynced": lambda: _write_whole_unsynced(spill),
-    "names-unsynced": lambda: mock.patch.object(folder, "sync_directory", lambda path: None),
-    "new-folders-unsynced": lambda: mock.patch.object(folder, "_make_directories", _without_parents(folder._make_directories)),
-    "mark-unsynced": lambda: mock.patch.object(mark, "os", _NoSync()),
-    "mark-name-unsynced": lambda: mock.patch.object(mark, "sync_directory", lambda path: None),
-    "mark-before-the-commit": _mark_before_the_commit,
-    "spilled-dropped-first": _spilled_is_dropped_first,
-}
-
-
 def _without_parents(make: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     def made(path: str) -> list[str]:
         make(path)
         return []
 
     return made
+
+
+def _mark_written_unsynced() -> AbstractContextManager[object]:
+    return mock.patch.object(mark, "os", _NoSync())
+
+
+def _no_names(where: Any) -> AbstractContextManager[object]:
+    return mock.patch.object(where, "sync_directory", lambda path: None)
+
+
+def _new_folders_unsynced() -> AbstractContextManager[object]:
+    return mock.patch.object(folder, "_make_directories", _without_parents(folder._make_directories))
+
+
+PLANTS: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {
+    "synchronous-normal": (lambda: synchronous("normal"), "each commit is synced (`synchronous=NORMAL`)"),
+    "synchronous-off": (lambda: synchronous("off"), "anything of the database is synced (`synchronous=OFF`)"),
+    "content-unsynced": (lambda: _write_whole_unsynced(folder), "content is synced before it has its name"),
+    "spill-unsynced": (lambda: _write_whole_unsynced(spill), "a spilled result is synced before it has its name"),
+    "names-unsynced": (lambda: _no_names(folder), "a directory is synced after a rename in it"),
+    "new-folders-unsynced": (_new_folders_unsynced, "the names of new folders are synced"),
+    "mark-unsynced": (_mark_written_unsynced, "the mark is synced before the database is made"),
+    "mark-name-unsynced": (lambda: _no_names(mark), "the mark's name is synced"),
+    "mark-before-the-commit": (_mark_before_the_commit, "the mark is raised after the commit, not before"),
+    "spilled-dropped-first": (_spilled_is_dropped_first, "a spilled result is dropped only when it stands in the log"),
+}
+"""What is put in place, and the guard that is gone with it."""
+
+SAID = {
+    "synchronous-normal": "is not there",
+    "synchronous-off": "another application's database",
+    "content-unsynced": "damaged",
+    "spill-unsynced": "spilled result",
+    "names-unsynced": "missing",
+    "new-folders-unsynced": "missing",
+    "mark-unsynced": "its beginning is damaged",
+    "mark-name-unsynced": "has no mark",
+    "mark-before-the-commit": "does not fit its mark",
+    "spilled-dropped-first": "the spilled result of post_entry",
+}
+"""What the first finding says."""
+
+WHERE = {  # from where on a plant can do harm, so that it is found soon
+    "content-unsynced": ("mkdir", "blobs"),
+    "names-unsynced": ("mkdir", "blobs"),
+    "new-folders-unsynced": ("mkdir", "blobs"),
+    "spill-unsynced": ("mkdir", "spill"),
+    "spilled-dropped-first": ("mkdir", "spill"),
+    "mark-before-the-commit": ("mkdir", "owners"),
+}
+
+
+def fact(recorder: Recorder, name: str) -> int:
+    """The place of the first mark of this name."""
+    return next(at for at, op in enumerate(recorder.ops) if op.kind == "mark" and op.fact[0] == name)
+
+
+def search(plant: str) -> Covered:
+    """Record with this plant, and replay until something is found."""
+    recorder, start = record(PLANTS[plant][0]()), 0
+    if plant in WHERE:
+        kind, path = WHERE[plant]
+        start = next(at for at, op in enumerate(recorder.ops) if op.kind == kind and path in op.path)
+    elif plant.startswith("synchronous"):
+        start = fact(recorder, "call")
+    return replay(recorder, start=start, singly=plant == "mark-name-unsynced", telling=not plant.startswith("mark"), enough=1)

@@ -102,6 +102,10 @@ class Acknowledging:
         self._rows()
         return added
 
+    def put_snapshot(self, *args: Any, **options: Any) -> None:
+        self._store.put_snapshot(*args, **options)
+        self._mark(("snapshot", None))
+
     def spill(self, event: Event, blobs: tuple[Blob, ...] = ()) -> str:
         name = self._store.spill(event, blobs)
         self._mark(("spilled", event))

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, get_args
 
 from doubtless.errors import StoreError, StoreSuspect, TaskFailed
 from doubtless.events import STORE_TASK, Kind
@@ -20,6 +20,7 @@ from .recorder import Recorder
 from .replay import same_as, small_wal
 
 Lost = Literal["gone", "gone, but its WAL is there", "older"]
+LOST: tuple[Lost, ...] = get_args(Lost)
 
 
 def record_recovery(lost: Lost, plant: AbstractContextManager[object] | None = None) -> Recorder:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from doubtless.store import recover
+from doubtless.store import folder, recover
 from doubtless.store.opening import build
 
-from .plants import PLANTS
+from .check import Finding, Known, laid_out
+from .disk import State
+from .plants import PLANTS, SAID, fact, search
 from .recorder import Recorder
-from .recovering import Lost, judge_recovery, record_recovery
+from .recovering import LOST, Lost, judge_recovery, record_recovery
 from .replay import Covered, record, replay
 
 SHARDS = 8
@@ -24,23 +29,14 @@ def _assert_nothing_found(covered: Covered) -> None:
     )
 
 
-def first(recorder: Recorder, kind: str, path: str) -> int:
-    """The place of the first operation of this kind on a path that has this in it."""
-    return next(at for at, op in enumerate(recorder.ops) if op.kind == kind and path in op.path)
-
-
-def fact(recorder: Recorder, name: str) -> int:
-    """The place of the first mark of this name."""
-    return next(at for at, op in enumerate(recorder.ops) if op.kind == "mark" and op.fact[0] == name)
-
-
 def test_the_recorded_run_has_all_that_can_be_lost() -> None:
     recorder = record()
     kinds = {op.kind for op in recorder.ops}
     assert kinds == {"create", "mkdir", "rename", "unlink", "write", "truncate", "sync", "syncdir", "mark"}
     facts = [op.fact[0] for op in recorder.ops if op.kind == "mark"]
     rows = {row.kind for op in recorder.ops if op.kind == "mark" and op.fact[0] == "rows" for row in op.fact[1]}
-    assert facts.count("call") == facts.count("effect") == 8 and facts.count("spilled") == 1
+    assert facts.count("call") == facts.count("effect") == 8
+    assert facts.count("spilled") == 1 and facts.count("snapshot") > 2
     assert {"StepIntended", "AttemptEnded", "StepSettled", "CaseOpened", "CaseSettled", "EvidenceStored", "TaskEnded"} <= rows
     database = next(op.file for op in recorder.ops if op.kind == "create" and op.path == "recon.db")
     opened = fact(recorder, "opened")
@@ -61,49 +57,20 @@ def test_whatever_of_the_unsynced_is_missing_torn_or_drawn_at_random_nothing_ack
     _assert_nothing_found(covered)
 
 
-WHERE = {  # from where on a plant can do harm, so that it is found soon
-    "content-unsynced": ("mkdir", "blobs"),
-    "names-unsynced": ("mkdir", "blobs"),
-    "new-folders-unsynced": ("mkdir", "blobs"),
-    "spill-unsynced": ("mkdir", "spill"),
-    "spilled-dropped-first": ("mkdir", "spill"),
-    "mark-before-the-commit": ("mkdir", "owners"),
-}
-SAID = {
-    "synchronous-normal": "is not there",
-    "synchronous-off": "another application's database",
-    "content-unsynced": "damaged",
-    "spill-unsynced": "spilled result",
-    "names-unsynced": "missing",
-    "new-folders-unsynced": "missing",
-    "mark-unsynced": "its beginning is damaged",
-    "mark-name-unsynced": "has no mark",
-    "mark-before-the-commit": "does not fit its mark",
-    "spilled-dropped-first": "the spilled result of post_entry",
-}
-
-
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_what_keeps_the_log_through_a_power_loss_is_missed_when_it_is_taken_away(plant: str) -> None:
-    recorder = record(PLANTS[plant]())
-    if plant in WHERE:
-        start = first(recorder, *WHERE[plant])
-    elif plant.startswith("synchronous"):
-        start = fact(recorder, "call")
-    else:
-        start = 0
-    covered = replay(recorder, start=start, singly=plant == "mark-name-unsynced", telling=not plant.startswith("mark"), enough=1)
+    covered = search(plant)
     assert any(SAID[plant] in finding.what for finding in covered.findings), covered.findings
 
 
 def test_a_call_whose_attempt_has_no_row_on_the_disk_is_noticed() -> None:
-    recorder = record(PLANTS["synchronous-normal"]())
+    recorder = record(PLANTS["synchronous-normal"][0]())
     covered = replay(recorder, start=fact(recorder, "call"), singly=False, enough=1)
     silent = [finding.what for finding in covered.findings if not finding.told]
     assert any("calls were made under key" in what and "0 attempts have a row" in what for what in silent), covered.findings
 
 
-@pytest.mark.parametrize("lost", ["gone", "gone, but its WAL is there", "older"])
+@pytest.mark.parametrize("lost", LOST)
 def test_after_a_power_loss_in_recover_the_store_is_refused_or_suspect_and_recover_can_be_said_again(lost: Lost) -> None:
     covered = replay(record_recovery(lost), singly=False, telling=lost != "older", judge=judge_recovery)
     assert covered.states > 15
@@ -111,7 +78,7 @@ def test_after_a_power_loss_in_recover_the_store_is_refused_or_suspect_and_recov
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("lost", ["gone", "gone, but its WAL is there", "older"])
+@pytest.mark.parametrize("lost", LOST)
 def test_whatever_is_missing_or_torn_after_a_power_loss_in_recover_a_person_gets_on(lost: Lost) -> None:
     _assert_nothing_found(replay(record_recovery(lost), draws=DRAWS, judge=judge_recovery))
 
@@ -120,3 +87,26 @@ def test_a_recover_that_makes_the_database_in_its_place_is_noticed() -> None:
     in_place = mock.patch.object(recover, "_make_anew", lambda place, mark: build(place, mark, suspect=True))
     covered = replay(record_recovery("gone", in_place), singly=False, judge=judge_recovery, enough=1)
     assert covered.findings
+
+
+CONTENT = b"a statement" * 200
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_content_of_a_process_that_died_before_it_synced_the_name_is_synced_by_whoever_writes_it_again(
+    tmp_path: Path, synced: bool
+) -> None:
+    digest, recorder = sha256(CONTENT).digest(), Recorder(str(tmp_path))
+    with recorder.recording():
+        with mock.patch.object(folder, "sync_directory", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+            folder.Folder(f"{tmp_path}/blobs").put(digest, CONTENT)
+        with mock.patch.object(folder, "sync_directory", folder.sync_directory if synced else lambda path: None):
+            folder.Folder(f"{tmp_path}/blobs").put(digest, CONTENT)
+        recorder.mark(("opened", None))
+
+    def judge(state: State, known: Known, at: int) -> list[Finding]:
+        with laid_out(state) as place:
+            held = folder.Folder(f"{place}/blobs").get(digest)
+        return [Finding(at, state.how, "the content is not there", False)] if known.opened and held != CONTENT else []
+
+    assert bool(replay(recorder, judge=judge).findings) != synced
