@@ -92,7 +92,8 @@ def _no_names(where: Any) -> AbstractContextManager[object]:
 
 
 def _new_folders_unsynced() -> AbstractContextManager[object]:
-    return mock.patch.object(folder, "_make_directories", _without_parents(folder._make_directories))
+    made = _without_parents(folder._make_directories)
+    return mock.patch.multiple(folder, _make_directories=made, names_above=lambda *args: [])
 
 
 PLANTS: dict[str, tuple[Callable[[], AbstractContextManager[object]], str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import BinaryIO
@@ -26,6 +26,7 @@ class Folder:
     def __init__(self, path: str, hooks: Hooks = None) -> None:
         self.path = self.place = path
         self._hooks = hooks
+        self._sure: set[str] = set()  # folders whose own names are on the disk, as far as this process has seen to it
 
     def file_of(self, digest: bytes) -> str:
         """Where content of this digest lies, or would."""
@@ -39,11 +40,13 @@ class Folder:
         """
         path = self.file_of(digest)
         try:
+            above = names_above(os.path.dirname(path), self.path, self._sure)
             if self._renewed(path, content):
-                sync_directory(os.path.dirname(path))  # whoever wrote it may have died between rename and sync
-                sync_directory(self.path)
+                for directory in (os.path.dirname(path), *above):  # whoever wrote it may have died between rename and sync
+                    sync_directory(directory)
             else:
-                write_whole(path, content, self._hooks, "blob")
+                write_whole(path, content, self._hooks, "blob", above)
+            self._sure.update((os.path.dirname(path), self.path))
         except OSError as error:
             raise StoreUnavailable(
                 f"content of {len(content)} bytes cannot be written to {path}: {error.strerror}",
@@ -156,8 +159,19 @@ def _is_file_of(path: str, content: bytes) -> bool:
     return at == len(content)
 
 
-def write_whole(path: str, content: bytes, hooks: Hooks, what: str) -> None:
-    """Write a file so that its name stands for all of its content, synced, or does not stand at all."""
+def names_above(folder: str, root: str, sure: set[str]) -> list[str]:
+    """The directories in which the names of `folder`, and of `root` that holds it, are; without those that are sure.
+
+    A folder that stands may have been made by a process that died before it had synced the name.
+    """
+    return [os.path.dirname(place) for place in dict.fromkeys((folder, root)) if place not in sure]
+
+
+def write_whole(path: str, content: bytes, hooks: Hooks, what: str, above: Sequence[str] = ()) -> None:
+    """Write a file so that its name stands for all of its content, synced, or does not stand at all.
+
+    `above`: directories that hold names on its path which nobody has surely synced.
+    """
     folder = os.path.dirname(path)
     new = _make_directories(folder)
     partial = f"{path}.{host.pid()}-{host.randomness(4).hex()}.part"
@@ -173,7 +187,7 @@ def write_whole(path: str, content: bytes, hooks: Hooks, what: str) -> None:
         if os.path.exists(partial):
             os.unlink(partial)
         raise
-    for directory in (folder, *new):
+    for directory in dict.fromkeys((folder, *above, *new)):
         sync_directory(directory)
     if hooks is not None:
         hooks(what + ":written")

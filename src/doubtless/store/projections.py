@@ -149,9 +149,7 @@ class Folded:
                 self.keys[change.once] = row
         elif known is not None and (known.task_id, known.path, known.state) == (event.task_id, change.path, "open"):
             when = event.at if change.state == "done" else None
-            self.keys[change.once] = known._replace(
-                state=change.state, done_at=when and when.wall, done_boot=when and when.boot
-            )
+            self.keys[change.once] = known._replace(state=change.state, done_at=when and when.wall, done_boot=when and when.boot)
 
     def _head(self, event: Event, change: HeadChange, digest: bytes) -> None:
         head = self.heads.get(event.task_id)

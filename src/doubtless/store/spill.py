@@ -10,7 +10,7 @@ from typing import Any
 from .. import host
 from ..errors import StoreUnavailable, UsageError
 from ..events import Event, dump, upcast
-from .folder import Hooks, sync_directory, write_whole
+from .folder import Hooks, names_above, sync_directory, write_whole
 
 
 class Spill:
@@ -22,6 +22,7 @@ class Spill:
     def __init__(self, path: str, hooks: Hooks = None) -> None:
         self.path = os.path.abspath(path)
         self._hooks = hooks
+        self._sure: set[str] = set()
 
     def put(self, event: Event, now: int) -> str:
         """Keep an event, synced; its name."""
@@ -31,7 +32,8 @@ class Spill:
         content = dump({"event": body, "sha256": sha256(body.encode()).hexdigest()})
         try:
             name = os.path.join(self.path, file)
-            write_whole(name, content.encode(), self._hooks, "spill")
+            write_whole(name, content.encode(), self._hooks, "spill", names_above(self.path, self.path, self._sure))
+            self._sure.add(self.path)
         except OSError as error:
             raise StoreUnavailable(
                 f"task {event.task_id}: a result cannot be kept in {self.path} either: {error.strerror}",
