@@ -49,6 +49,11 @@ def system_clock() -> Clock:
     return SystemClock(boot)
 
 
+def state_directory() -> str:
+    """Where this machine keeps what has to lie outside a database that others share ($XDG_STATE_HOME)."""
+    return os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+
+
 def _read_secret_file(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8") as file:
@@ -131,7 +136,8 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
         with self._lock:
             if self._store is None:
                 self._store = self._open(
-                    self.url, clock=self.clock.now, namespace=self._namespace, read_only=self._read_only, hooks=self._hooks
+                    self.url, clock=self.clock.now, namespace=self._namespace, read_only=self._read_only, hooks=self._hooks,
+                    state=state_directory(),
                 )  # fmt: skip
             return self._store
 

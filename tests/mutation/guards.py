@@ -418,7 +418,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a late answer is refused and takes its whole transaction back",
-        "store/projections.py",
+        "store/applying.py",
         '    cursor.execute(q["close_case"], (change.case_id, event.event_seq, event.at.wall, change.by))\n'
         "    if cursor.connection.changes() == 1:\n        return\n",
         '    cursor.execute(q["close_case"], (change.case_id, event.event_seq, event.at.wall, change.by))\n    return\n',
@@ -935,7 +935,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "who does not get the business key writes nothing",
-        "store/projections.py",
+        "store/applying.py",
         "(change.once, change.turn, event.task_id, change.path, change.window_us))\n    if cursor.connection.changes() == 1:\n"
         "        return\n",
         "(change.once, change.turn, event.task_id, change.path, change.window_us))\n    return\n",

@@ -16,18 +16,31 @@ from store_ground import Writer, accepted, case_settled, intended
 
 from doubtless.errors import DoubtlessError
 from doubtless.events import Instant
+from doubtless.store.base import Store
 from doubtless.store.sqlite import SqliteStore
+
+WALL, BEGUN = int(os.environ["CHILD_WALL"]), time.monotonic_ns()
 
 
 def now() -> Instant:
-    return Instant(time.time_ns() // 1000, time.monotonic_ns() // 1000)
+    """The parent's clock as it stood, and on from there."""
+    passed = (time.monotonic_ns() - BEGUN) // 1000
+    return Instant(WALL + passed, time.monotonic_ns() // 1000)
+
+
+def opened(place: str) -> Store:
+    if not place.startswith("postgresql:"):
+        return SqliteStore(place, clock=now)
+    from doubtless.store.postgres import PostgresStore
+
+    return PostgresStore(place, clock=now, state="/nowhere", own_clock=True)
 
 
 def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def claim(store: SqliteStore, task_id: str, rows: str = "0") -> None:
+def claim(store: Store, task_id: str, rows: str = "0") -> None:
     """Claim a task (accepting it first), append so many intents, then stand there."""
     if store.head(task_id) is None:
         store.accept(accepted(task_id, now()))
@@ -38,7 +51,7 @@ def claim(store: SqliteStore, task_id: str, rows: str = "0") -> None:
     sys.stdin.readline()
 
 
-def fork(store: SqliteStore, task_id: str) -> None:
+def fork(store: Store, task_id: str) -> None:
     """Claim a task, then fork a child that lives on."""
     store.accept(accepted(task_id, now()))
     store.claim(task_id)
@@ -49,7 +62,7 @@ def fork(store: SqliteStore, task_id: str) -> None:
     sys.stdin.readline()
 
 
-def take(store: SqliteStore, task_id: str) -> None:
+def take(store: Store, task_id: str) -> None:
     """Claim a task at a common start; say what came of it."""
     store.head(task_id)
     say("ready")
@@ -61,7 +74,7 @@ def take(store: SqliteStore, task_id: str) -> None:
     sys.stdin.readline()
 
 
-def append(store: SqliteStore, task_id: str, rows: str) -> None:
+def append(store: Store, task_id: str, rows: str) -> None:
     """Append so many rows, one commit each, from a common start on; say each place of a tenth."""
     store.accept(accepted(task_id, now()))
     writer = Writer(store, task_id, store.claim(task_id))
@@ -73,7 +86,7 @@ def append(store: SqliteStore, task_id: str, rows: str) -> None:
     sys.stdin.readline()
 
 
-def settle(store: SqliteStore, case: str, by: str) -> None:
+def settle(store: Store, case: str, by: str) -> None:
     """Answer a case at a common start."""
     task_id = case.rpartition(":")[0]
     store.head(task_id)
@@ -86,7 +99,7 @@ def settle(store: SqliteStore, case: str, by: str) -> None:
         say(error.code)
 
 
-def open_and_say(store: SqliteStore) -> None:
+def open_and_say(store: Store) -> None:
     """Open the store at a common start; say its namespace."""
     say("ready")
     sys.stdin.readline()
@@ -133,4 +146,4 @@ DEEDS: dict[str, Callable[..., None]] = {
 
 if __name__ == "__main__":
     _, path, deed, *rest = sys.argv
-    DEEDS[deed](SqliteStore(path, clock=now), *rest)
+    DEEDS[deed](opened(path), *rest)

@@ -8,9 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from doubtless.events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
-from doubtless.store.base import Blob, Claim
-from doubtless.store.sqlite import SqliteStore
+from doubtless.store.base import Blob, Claim, Store
+
+only_sqlite = pytest.mark.parametrize("make_store", ["sqlite"], indirect=True)
+"""For what SQLite does in its own way: files, locks."""
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -29,7 +33,7 @@ class TurnClock:
 class Writer:
     """An owner's hand on one task: seals drafts after the last row and appends them."""
 
-    def __init__(self, store: SqliteStore, task_id: str, claim: Claim) -> None:
+    def __init__(self, store: Store, task_id: str, claim: Claim) -> None:
         self.store = store
         self.task_id = task_id
         self.epoch = claim.epoch
@@ -96,15 +100,15 @@ def case_settled(task_id: str, now: Instant, case: str, by: str = "ann") -> Even
     )
 
 
-MakeStore = Callable[..., SqliteStore]
+MakeStore = Callable[..., Store]
 Begin = Callable[..., Writer]
 
 
 class Child:
     """Another process that works on the same store: it says a line per deed, and reads a line to go on."""
 
-    def __init__(self, *args: str) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    def __init__(self, wall: int, *args: str) -> None:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CHILD_WALL": str(wall)}
         self.process = subprocess.Popen(
             [sys.executable, str(CHILD), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )

@@ -7,15 +7,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from store_ground import Begin, TurnClock, intended
+from store_ground import Begin, TurnClock, intended, only_sqlite
 
 from doubtless.blobs import Content, show_ref
 from doubtless.errors import StoreDamaged
-from doubtless.store.sqlite import SqliteStore
+from doubtless.store.base import Store
 
 
 @pytest.fixture
-def content(store: SqliteStore) -> Content:
+def content(store: Store) -> Content:
     return Content(store, store.folder)
 
 
@@ -30,7 +30,7 @@ def test_up_to_256_bytes_stand_in_the_ref(content: Content, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 257, "ü" * 129, "x" * (1 << 20)])
 def test_up_to_a_mebibyte_is_a_blob_of_the_append(
-    begin: Begin, store: SqliteStore, clock: TurnClock, content: Content, text: str
+    begin: Begin, store: Store, clock: TurnClock, content: Content, text: str
 ) -> None:
     ref, blob = content.put(text)
     digest = sha256(text.encode()).digest()
@@ -47,8 +47,9 @@ def test_up_to_a_mebibyte_is_a_blob_of_the_append(
     assert content.known(digest)
 
 
+@only_sqlite
 @pytest.mark.parametrize("text", ["x" * ((1 << 20) + 1), "ü" * (1 << 19) + "x"])
-def test_above_a_mebibyte_it_is_a_synced_file_at_return(store: SqliteStore, content: Content, text: str) -> None:
+def test_above_a_mebibyte_it_is_a_synced_file_at_return(store: Store, content: Content, text: str) -> None:
     points: list[str] = []
     store.folder._hooks = points.append
     ref, blob = content.put(text)
@@ -63,8 +64,9 @@ def test_above_a_mebibyte_it_is_a_synced_file_at_return(store: SqliteStore, cont
     assert list(store.folder.digests()) == [ref]
 
 
+@only_sqlite
 def test_a_file_is_synced_before_it_has_its_name_and_its_folder_after(
-    store: SqliteStore, content: Content, monkeypatch: pytest.MonkeyPatch
+    store: Store, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[tuple[str, int]] = []
     sync, rename = os.fsync, os.rename
@@ -87,7 +89,8 @@ def test_a_file_is_synced_before_it_has_its_name_and_its_folder_after(
     assert {("synced", inode) for inode in parents} <= set(done[2:])  # each was new: so its name has to last, too
 
 
-def test_content_that_is_not_what_was_written_is_never_given_back(store: SqliteStore, content: Content) -> None:
+@only_sqlite
+def test_content_that_is_not_what_was_written_is_never_given_back(store: Store, content: Content) -> None:
     ref, _ = content.put("x" * 2_000_000)
     assert isinstance(ref, bytes)
     Path(store.folder.file_of(ref)).write_bytes(b"x" * 1_999_999 + b"y")
@@ -101,7 +104,8 @@ def test_what_is_no_ref_is_refused(content: Content, ref: str | None) -> None:
         content.get(ref)
 
 
-def test_a_cut_file_is_written_again_when_its_content_comes_again(store: SqliteStore, content: Content) -> None:
+@only_sqlite
+def test_a_cut_file_is_written_again_when_its_content_comes_again(store: Store, content: Content) -> None:
     ref, _ = content.put("x" * 2_000_000)
     assert isinstance(ref, bytes)
     Path(store.folder.file_of(ref)).write_bytes(b"x" * 5)

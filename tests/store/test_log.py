@@ -6,19 +6,18 @@ import sqlite3
 import threading
 
 import pytest
-from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, case_opened, intended, parked, settled
+from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, case_opened, intended, only_sqlite, parked, settled
 
 from doubtless.blobs import Content
 from doubtless.errors import Frozen, Moved, StaleEpoch, StoreError, UnknownTask, UsageError
 from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash
 from doubtless.fold import project
-from doubtless.store.base import Outline
+from doubtless.store.base import Outline, Store
 from doubtless.store.schema import PLAIN
-from doubtless.store.sqlite import SqliteStore
 
 
 def test_what_was_appended_is_read_back_whole_by_another_store(
-    begin: Begin, make_store: MakeStore, store: SqliteStore, clock: TurnClock
+    begin: Begin, make_store: MakeStore, store: Store, clock: TurnClock
 ) -> None:
     w = begin()
     wanted = [w.append(intended("recon-1", clock(), w.epoch))[0], w.append(settled("recon-1", clock(), w.epoch))[0]]
@@ -29,7 +28,7 @@ def test_what_was_appended_is_read_back_whole_by_another_store(
     assert [row.prev_hash for row in rows] == [None, row_hash(rows[0]), row_hash(rows[1])]
 
 
-def test_rows_are_found_by_path_and_by_place(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_rows_are_found_by_path_and_by_place(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     for step in (1, 2):
         w.append(intended("recon-1", clock(), w.epoch, step))
@@ -45,7 +44,7 @@ def test_rows_are_found_by_path_and_by_place(begin: Begin, store: SqliteStore, c
         store.first("other")
 
 
-def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch))
     w.append(settled("recon-1", clock(), w.epoch))
@@ -53,6 +52,7 @@ def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: SqliteStore
     assert store.outline("recon-1") == wanted
 
 
+@only_sqlite
 @pytest.mark.parametrize(
     "statement",
     [
@@ -68,7 +68,7 @@ def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: SqliteStore
     ],
 )
 def test_no_statement_of_a_foreign_connection_changes_or_removes_what_is_recorded(
-    begin: Begin, store: SqliteStore, clock: TurnClock, statement: str
+    begin: Begin, store: Store, clock: TurnClock, statement: str
 ) -> None:
     w = begin()
     ref, blob = Content(store, store.folder).put("x" * 1000)
@@ -86,7 +86,7 @@ def test_no_statement_of_a_foreign_connection_changes_or_removes_what_is_recorde
     assert store.blob(blob.digest) == blob.content
 
 
-def test_a_row_that_leaves_a_gap_is_refused_as_moved(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_row_that_leaves_a_gap_is_refused_as_moved(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     (row,) = w.seal(intended("recon-1", clock(), w.epoch))
     with pytest.raises(Moved) as caught:
@@ -95,7 +95,7 @@ def test_a_row_that_leaves_a_gap_is_refused_as_moved(begin: Begin, store: Sqlite
     assert len(store.rows("recon-1")) == 1
 
 
-def test_an_append_at_a_place_that_is_taken_is_refused_as_moved(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_append_at_a_place_that_is_taken_is_refused_as_moved(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     rows = w.seal(intended("recon-1", clock(), w.epoch))
     store.add("recon-1", [draft("recon-1", Kind.CANCEL_REQUESTED, clock(), data={"by": "ann"})])
@@ -106,7 +106,7 @@ def test_an_append_at_a_place_that_is_taken_is_refused_as_moved(begin: Begin, st
     assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED, Kind.CANCEL_REQUESTED]
 
 
-def test_an_append_by_an_old_epoch_is_refused(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_append_by_an_old_epoch_is_refused(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     store.release("recon-1", w.epoch)
     new = Writer(store, "recon-1", store.claim("recon-1"))
@@ -118,14 +118,14 @@ def test_an_append_by_an_old_epoch_is_refused(begin: Begin, store: SqliteStore, 
     assert len(store.rows("recon-1")) == 2
 
 
-def test_an_append_after_release_is_refused(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_append_after_release_is_refused(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     store.release("recon-1", w.epoch)
     with pytest.raises(StaleEpoch):
         w.append(intended("recon-1", clock(), w.epoch))
 
 
-def test_an_append_without_an_epoch_is_refused(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_append_without_an_epoch_is_refused(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     store.release("recon-1", w.epoch)
     with pytest.raises(StaleEpoch):
@@ -133,7 +133,7 @@ def test_an_append_without_an_epoch_is_refused(begin: Begin, store: SqliteStore,
 
 
 def test_an_append_whose_fate_was_unknown_is_found_when_it_is_repeated(
-    begin: Begin, store: SqliteStore, clock: TurnClock
+    begin: Begin, store: Store, clock: TurnClock
 ) -> None:
     w = begin()
     one = w.seal(intended("recon-1", clock(), w.epoch))
@@ -142,7 +142,7 @@ def test_an_append_whose_fate_was_unknown_is_found_when_it_is_repeated(
     assert store.rows("recon-1")[1:] == one
 
 
-def test_a_repeated_append_of_several_rows_is_found_and_projects_once(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_repeated_append_of_several_rows_is_found_and_projects_once(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     rows = w.seal(case_opened("recon-1", clock(), w.epoch), parked("recon-1", clock(), w.epoch, "needs_human"))
     store.append(rows)
@@ -153,7 +153,7 @@ def test_a_repeated_append_of_several_rows_is_found_and_projects_once(begin: Beg
 
 
 def test_a_repeated_append_that_differs_in_one_column_is_not_taken_for_the_same(
-    begin: Begin, store: SqliteStore, clock: TurnClock
+    begin: Begin, store: Store, clock: TurnClock
 ) -> None:
     w = begin()
     (row,) = w.seal(intended("recon-1", clock(), w.epoch))
@@ -165,7 +165,7 @@ def test_a_repeated_append_that_differs_in_one_column_is_not_taken_for_the_same(
 
 
 @pytest.mark.parametrize("bad", [{"event_seq": 4}, {"kind": "Nonsense"}, {"prev_hash": b"short"}])
-def test_several_rows_are_written_all_or_none(begin: Begin, store: SqliteStore, clock: TurnClock, bad: dict[str, object]) -> None:
+def test_several_rows_are_written_all_or_none(begin: Begin, store: Store, clock: TurnClock, bad: dict[str, object]) -> None:
     w = begin()
     rows = w.seal(case_opened("recon-1", clock(), w.epoch), settled("recon-1", clock(), w.epoch))
     rows[1] = rows[1]._replace(**bad)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_several_rows_are_written_all_or_none(begin: Begin, store: SqliteStore, 
     ids=lambda bad: "-".join(bad),
 )  # fmt: skip
 def test_the_database_refuses_a_row_outside_the_closed_sets(
-    begin: Begin, store: SqliteStore, clock: TurnClock, bad: dict[str, object]
+    begin: Begin, store: Store, clock: TurnClock, bad: dict[str, object]
 ) -> None:
     w = begin()
     (row,) = w.seal(intended("recon-1", clock(), w.epoch))
@@ -203,7 +203,7 @@ def test_a_kind_that_one_statement_appends_changes_no_projection(clock: TurnCloc
     assert changing | {Kind.TASK_ACCEPTED, Kind.STORE_RECOVERED} == set(Kind) - PLAIN
 
 
-def test_content_is_written_in_the_transaction_of_its_row(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_content_is_written_in_the_transaction_of_its_row(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     content = Content(store, store.folder)
     ref, blob = content.put("x" * 1000)
@@ -229,7 +229,7 @@ def _freeze(clock: TurnClock, step: str | None, why: str) -> Event:
 @pytest.mark.parametrize("step", [None, "pay"])
 @pytest.mark.parametrize("several", [False, True])
 def test_a_frozen_step_takes_no_new_attempt_until_it_is_thawed(
-    begin: Begin, store: SqliteStore, clock: TurnClock, step: str | None, several: bool
+    begin: Begin, store: Store, clock: TurnClock, step: str | None, several: bool
 ) -> None:
     w = begin()
     store.add(STORE_TASK, [_freeze(clock, step, "an incident")])
@@ -246,7 +246,7 @@ def test_a_frozen_step_takes_no_new_attempt_until_it_is_thawed(
     assert store.verify() == []
 
 
-def test_a_freeze_of_one_step_leaves_the_others(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_freeze_of_one_step_leaves_the_others(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     store.add(STORE_TASK, [_freeze(clock, "chat", "an incident")])
     w.append(intended("recon-1", clock(), w.epoch), guard="pay")
@@ -256,7 +256,7 @@ def test_a_freeze_of_one_step_leaves_the_others(begin: Begin, store: SqliteStore
 # ------------------------------------------------------------ what needs no epoch
 
 
-def test_a_persons_row_is_sealed_behind_the_owners_last(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_persons_row_is_sealed_behind_the_owners_last(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     rows = store.add("recon-1", [draft("recon-1", Kind.EVENT_RECEIVED, clock(), data={"name": "n"}) for _ in range(2)])
     assert [row.event_seq for row in rows] == [2, 3]
@@ -265,7 +265,7 @@ def test_a_persons_row_is_sealed_behind_the_owners_last(begin: Begin, store: Sql
     assert store.verify() == []
 
 
-def test_a_persons_row_is_refused_when_the_log_is_not_as_it_was_shown(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_persons_row_is_refused_when_the_log_is_not_as_it_was_shown(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch))
     drafts = [draft("recon-1", Kind.EVENT_RECEIVED, clock(), data={"name": "n"})]
@@ -274,7 +274,7 @@ def test_a_persons_row_is_refused_when_the_log_is_not_as_it_was_shown(begin: Beg
     assert store.add("recon-1", drafts, expect=2)[0].event_seq == 3
 
 
-def test_a_row_for_a_task_that_does_not_exist_is_refused(store: SqliteStore, clock: TurnClock) -> None:
+def test_a_row_for_a_task_that_does_not_exist_is_refused(store: Store, clock: TurnClock) -> None:
     with pytest.raises(UnknownTask):
         store.add("nobody", [draft("nobody", Kind.CANCEL_REQUESTED, clock(), data={"by": "ann"})])
     with pytest.raises(UnknownTask):
@@ -282,7 +282,7 @@ def test_a_row_for_a_task_that_does_not_exist_is_refused(store: SqliteStore, clo
     assert store.rows("nobody") == []
 
 
-def test_accepting_a_task_twice_writes_once_and_gives_the_head(store: SqliteStore, clock: TurnClock) -> None:
+def test_accepting_a_task_twice_writes_once_and_gives_the_head(store: Store, clock: TurnClock) -> None:
     assert store.accept(accepted("recon-1", clock())) is None
     head = store.accept(accepted("recon-1", clock())._replace(input_hash=b"o" * 32))
     assert head is not None
@@ -291,7 +291,7 @@ def test_accepting_a_task_twice_writes_once_and_gives_the_head(store: SqliteStor
     assert len(store.rows("recon-1")) == 1
 
 
-def test_the_reserved_task_cannot_be_accepted(store: SqliteStore, clock: TurnClock) -> None:
+def test_the_reserved_task_cannot_be_accepted(store: Store, clock: TurnClock) -> None:
     with pytest.raises(UsageError):
         store.accept(accepted("$store", clock()))
 
@@ -301,7 +301,7 @@ def test_fifty_threads_that_accept_one_task_write_one_row(make_store: MakeStore,
     stores[0].info()
     results: list[object] = []
 
-    def accept(store: SqliteStore) -> None:
+    def accept(store: Store) -> None:
         results.append(store.accept(accepted("recon-1", clock())))
 
     threads = [threading.Thread(target=accept, args=(stores[n % 5],)) for n in range(50)]

@@ -12,18 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, case_opened, intended, parked
+from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, case_opened, intended, only_sqlite, parked
 
+from conftest import forget_claims
 from doubtless.errors import StaleEpoch, TaskBusy
 from doubtless.events import Kind, draft
-from doubtless.store.base import Claim
+from doubtless.store.base import Claim, Store
 from doubtless.store.owners import alive
-from doubtless.store.sqlite import SqliteStore
 
 StartChild = Callable[..., Child]
+Expire = Callable[[], None]
 
 
-def test_a_claim_of_a_free_task_writes_no_row(begin: Begin, store: SqliteStore) -> None:
+def test_a_claim_of_a_free_task_writes_no_row(begin: Begin, store: Store) -> None:
     w = begin()
     assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED]
     head = store.head("recon-1")
@@ -33,7 +34,7 @@ def test_a_claim_of_a_free_task_writes_no_row(begin: Begin, store: SqliteStore) 
     assert store.owner_alive(head.owner)
 
 
-def test_every_claim_has_an_epoch_of_its_own(begin: Begin, store: SqliteStore) -> None:
+def test_every_claim_has_an_epoch_of_its_own(begin: Begin, store: Store) -> None:
     w = begin()
     epochs = {w.epoch}
     for _ in range(20):
@@ -42,7 +43,9 @@ def test_every_claim_has_an_epoch_of_its_own(begin: Begin, store: SqliteStore) -
     assert len(epochs) == 21
 
 
-def test_the_task_of_a_killed_process_is_taken_over_with_a_row(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+def test_the_task_of_a_killed_process_is_taken_over_with_a_row(
+    store: Store, child: StartChild, clock: TurnClock, expire: Expire
+) -> None:
     one = child("claim", "recon-1", "1")
     _, pid, epoch = one.hear().split()
     before = store.head("recon-1")
@@ -50,6 +53,7 @@ def test_the_task_of_a_killed_process_is_taken_over_with_a_row(store: SqliteStor
     assert store.owner_alive(before.owner)
     os.kill(int(pid), signal.SIGKILL)
     one.process.wait()
+    expire()
     assert not store.owner_alive(before.owner)
     claim = store.claim("recon-1")
     assert claim.takeover
@@ -58,12 +62,12 @@ def test_the_task_of_a_killed_process_is_taken_over_with_a_row(store: SqliteStor
     row = store.last("recon-1")
     assert row is not None
     assert (row.kind, row.epoch) == (Kind.TASK_CLAIMED, claim.epoch)
-    assert row.details == {"owner": claim.head.owner, "was": before.owner}
+    assert {name: row.details[name] for name in ("owner", "was")} == {"owner": claim.head.owner, "was": before.owner}
     Writer(store, "recon-1", claim).append(intended("recon-1", clock(), claim.epoch, 2))
     assert store.verify() == []
 
 
-def test_the_task_of_a_living_process_is_busy_and_it_says_how_to_end_it(store: SqliteStore, child: StartChild) -> None:
+def test_the_task_of_a_living_process_is_busy_and_it_says_how_to_end_it(store: Store, child: StartChild) -> None:
     one = child("claim", "recon-1")
     _, pid, _ = one.hear().split()
     with pytest.raises(TaskBusy) as caught:
@@ -78,7 +82,7 @@ def test_the_task_of_a_living_process_is_busy_and_it_says_how_to_end_it(store: S
     assert len(store.rows("recon-1")) == 1
 
 
-def test_the_task_of_a_stopped_process_is_busy_and_it_says_how_to_wake_it(store: SqliteStore, child: StartChild) -> None:
+def test_the_task_of_a_stopped_process_is_busy_and_it_says_how_to_wake_it(store: Store, child: StartChild) -> None:
     one = child("claim", "recon-1")
     pid = int(one.hear().split()[1])
     os.kill(pid, signal.SIGSTOP)
@@ -90,8 +94,9 @@ def test_the_task_of_a_stopped_process_is_busy_and_it_says_how_to_wake_it(store:
     os.kill(pid, signal.SIGCONT)
 
 
+@only_sqlite
 def test_a_process_that_ended_normally_leaves_no_lock_file_but_what_it_had_is_taken_over(
-    store: SqliteStore, child: StartChild
+    store: Store, child: StartChild
 ) -> None:
     one = child("claim", "recon-1")
     one.hear()
@@ -112,12 +117,12 @@ def test_two_stores_of_one_process_do_not_share_a_task(begin: Begin, make_store:
     assert not other.claim("recon-1").takeover
 
 
-def test_of_many_threads_that_claim_one_task_one_gets_it(store: SqliteStore, make_store: MakeStore, clock: TurnClock) -> None:
+def test_of_many_threads_that_claim_one_task_one_gets_it(store: Store, make_store: MakeStore, clock: TurnClock) -> None:
     store.accept(accepted("recon-1", clock()))
     stores = [make_store() for _ in range(4)]
     results: list[str] = []
 
-    def claim(store: SqliteStore) -> None:
+    def claim(store: Store) -> None:
         try:
             store.claim("recon-1")
             results.append("got it")
@@ -133,6 +138,7 @@ def test_of_many_threads_that_claim_one_task_one_gets_it(store: SqliteStore, mak
     assert len(store.rows("recon-1")) == 1
 
 
+@only_sqlite
 def test_a_closed_store_keeps_the_lock_while_a_thread_has_a_task(begin: Begin, make_store: MakeStore, clock: TurnClock) -> None:
     w = begin()
     make_store().close()
@@ -148,14 +154,16 @@ def test_a_closed_store_keeps_the_lock_while_a_thread_has_a_task(begin: Begin, m
 
 
 def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(
-    store: SqliteStore, child: StartChild, clock: TurnClock
+    store: Store, child: StartChild, clock: TurnClock, expire: Expire
 ) -> None:
     one = child("claim", "recon-1")
     one.hear()
     one.end()
+    expire()
     w = Writer(store, "recon-1", store.claim("recon-1"))
     w.append(draft("recon-1", Kind.TASK_ENDED, clock(), status="done", epoch=w.epoch), keep_owner=True)
-    store._owner.let_go("recon-1", w.epoch)  # its thread is gone, and the release never came
+    forget_claims(store)  # its thread is gone, and the release never came
+    expire()
     before = store.rows("recon-1")
     claim = store.claim("recon-1")
     assert not claim.takeover
@@ -163,10 +171,11 @@ def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(
     assert store.rows("recon-1") == before
 
 
+@only_sqlite
 @pytest.mark.parametrize("guard", [None, "pay"])
 @pytest.mark.parametrize("several", [False, True])
 def test_an_owner_whose_lock_file_was_removed_is_stopped_by_the_next_claim(
-    begin: Begin, store: SqliteStore, child: StartChild, clock: TurnClock, guard: str | None, several: bool
+    begin: Begin, store: Store, child: StartChild, clock: TurnClock, guard: str | None, several: bool
 ) -> None:
     w = begin()
     for name in os.listdir(store.path + ".owners"):
@@ -183,13 +192,14 @@ def test_an_owner_whose_lock_file_was_removed_is_stopped_by_the_next_claim(
     assert claim_of_another.epoch == head.epoch
 
 
-def _accept_and_claim(store: SqliteStore, clock: TurnClock, task: str):  # type: ignore[no-untyped-def]
+def _accept_and_claim(store: Store, clock: TurnClock, task: str):  # type: ignore[no-untyped-def]
     store.accept(accepted(task, clock()))
     return store.claim(task)
 
 
+@only_sqlite
 def test_lock_files_of_killed_processes_are_swept_at_the_first_claim(
-    store: SqliteStore, child: StartChild, clock: TurnClock
+    store: Store, child: StartChild, clock: TurnClock
 ) -> None:
     children = [child("claim", f"t{n}") for n in range(3)]
     for one in children:
@@ -239,7 +249,7 @@ def _in_fork(deed: Callable[[], object]) -> str:
 
 
 @forks
-def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     assert _in_fork(lambda: store.claim("recon-1")) == "TaskBusy"
     assert _in_fork(lambda: w.append(intended("recon-1", clock(), w.epoch))) == "StaleEpoch"
@@ -247,18 +257,22 @@ def test_a_forked_child_does_not_own_what_its_parent_owns(begin: Begin, store: S
 
 
 @forks
-def test_a_forked_child_opens_a_connection_of_its_own(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_forked_child_opens_a_connection_of_its_own(
+    begin: Begin, store: Store, clock: TurnClock, expire: Expire
+) -> None:
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch))
     assert _in_fork(lambda: store.accept(accepted("recon-2", clock()))) == "None"
     w.append(intended("recon-1", clock(), w.epoch, 2))
     assert _in_fork(lambda: len(store.rows("recon-1"))) == "3"
     assert _in_fork(lambda: store.claim("recon-2").takeover) == "False"
+    expire()
     assert store.claim("recon-2").takeover  # the child ended with os._exit while it owned it
     assert store.verify() == []
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_its_parents_lock(store: SqliteStore, child: StartChild) -> None:
+@only_sqlite
+def test_a_forked_child_that_lives_on_does_not_keep_its_parents_lock(store: Store, child: StartChild) -> None:
     one = child("fork", "recon-1")
     _, parent, grandchild = one.hear().split()
     try:
@@ -271,7 +285,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parents_lock(store: Sqli
 
 
 @forks
-def test_forks_under_many_appending_threads_lose_nothing(store: SqliteStore, clock: TurnClock) -> None:
+def test_forks_under_many_appending_threads_lose_nothing(store: Store, clock: TurnClock) -> None:
     def work(name: str) -> None:
         w = Writer(store, name, _accept_and_claim(store, clock, name))
         for step in range(1, 60):
@@ -300,7 +314,7 @@ def test_forks_under_many_appending_threads_lose_nothing(store: SqliteStore, clo
 # ------------------------------------------------------------ several processes at once
 
 
-def test_two_processes_that_append_at_once_both_make_progress(store: SqliteStore, child: StartChild) -> None:
+def test_two_processes_that_append_at_once_both_make_progress(store: Store, child: StartChild) -> None:
     names = ["a", "b", "c"]
     children = [child("append", name, "400") for name in names]
     assert [one.hear() for one in children] == ["ready"] * 3
@@ -314,10 +328,11 @@ def test_two_processes_that_append_at_once_both_make_progress(store: SqliteStore
     assert store.verify() == []
 
 
-def test_of_several_processes_that_take_over_one_task_one_does(store: SqliteStore, child: StartChild) -> None:
+def test_of_several_processes_that_take_over_one_task_one_does(store: Store, child: StartChild, expire: Expire) -> None:
     dead = child("claim", "recon-1")
     dead.hear()
     dead.end()
+    expire()
     children = [child("take", "recon-1") for _ in range(4)]
     assert [one.hear() for one in children] == ["ready"] * 4
     for one in children:
@@ -326,7 +341,7 @@ def test_of_several_processes_that_take_over_one_task_one_does(store: SqliteStor
     assert [row.kind for row in store.rows("recon-1")] == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED]
 
 
-def test_a_parked_task_goes_to_the_next_process(store: SqliteStore, child: StartChild, clock: TurnClock) -> None:
+def test_a_parked_task_goes_to_the_next_process(store: Store, child: StartChild, clock: TurnClock) -> None:
     w = Writer(store, "recon-1", _accept_and_claim(store, clock, "recon-1"))
     w.append(parked("recon-1", clock(), w.epoch))
     one = child("claim", "recon-1")
@@ -335,8 +350,9 @@ def test_a_parked_task_goes_to_the_next_process(store: SqliteStore, child: Start
         store.claim("recon-1")
 
 
+@only_sqlite
 def test_looking_at_a_store_drops_no_lock_of_a_connection_that_the_process_has(
-    begin: Begin, store: SqliteStore, make_store: MakeStore, child: StartChild
+    begin: Begin, store: Store, make_store: MakeStore, child: StartChild
 ) -> None:
     begin()
     assert store.verify() == []

@@ -23,10 +23,10 @@ from store_ground import (
 
 from doubtless.errors import AlreadySettled, Moved, UnknownCase
 from doubtless.events import STORE_TASK, Kind, draft
-from doubtless.store.sqlite import SqliteStore
+from doubtless.store.base import Store
 
 
-def test_a_parked_row_changes_the_head_and_releases_the_owner(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_parked_row_changes_the_head_and_releases_the_owner(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(parked("recon-1", clock(), w.epoch, wake_at=77))
     head = store.head("recon-1")
@@ -35,7 +35,7 @@ def test_a_parked_row_changes_the_head_and_releases_the_owner(begin: Begin, stor
     store.claim("recon-1")
 
 
-def test_the_rows_behind_a_parked_row_of_one_append_are_projected_too(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_the_rows_behind_a_parked_row_of_one_append_are_projected_too(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(parked("recon-1", clock(), w.epoch, "needs_human"), case_opened("recon-1", clock(), w.epoch))
     assert [case.case_id for case in store.cases()] == ["recon-1:3"]
@@ -43,7 +43,7 @@ def test_the_rows_behind_a_parked_row_of_one_append_are_projected_too(begin: Beg
 
 
 def test_a_parked_row_keeps_the_owner_when_a_thread_still_has_the_call(
-    begin: Begin, store: SqliteStore, clock: TurnClock
+    begin: Begin, store: Store, clock: TurnClock
 ) -> None:
     w = begin()
     w.append(parked("recon-1", clock(), w.epoch), keep_owner=True)
@@ -56,7 +56,7 @@ def test_a_parked_row_keeps_the_owner_when_a_thread_still_has_the_call(
     store.claim("recon-1")
 
 
-def test_a_release_by_an_old_epoch_changes_nothing(begin: Begin, store: SqliteStore) -> None:
+def test_a_release_by_an_old_epoch_changes_nothing(begin: Begin, store: Store) -> None:
     w = begin()
     store.release("recon-1", w.epoch + 1)
     head = store.head("recon-1")
@@ -64,7 +64,7 @@ def test_a_release_by_an_old_epoch_changes_nothing(begin: Begin, store: SqliteSt
     assert head.epoch == w.epoch
 
 
-def test_an_answer_wakes_a_task_that_sleeps_and_no_other(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_answer_wakes_a_task_that_sleeps_and_no_other(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(case_opened("recon-1", clock(), w.epoch), parked("recon-1", clock(), w.epoch, "needs_human"))
     store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:2")])
@@ -80,7 +80,7 @@ def test_an_answer_wakes_a_task_that_sleeps_and_no_other(begin: Begin, store: Sq
     assert store.verify() == []
 
 
-def test_a_case_is_settled_once(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_a_case_is_settled_once(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(case_opened("recon-1", clock(), w.epoch))
     (case,) = store.cases()
@@ -97,7 +97,7 @@ def test_a_case_is_settled_once(begin: Begin, store: SqliteStore, clock: TurnClo
         store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:99")])
 
 
-def test_an_owner_that_settles_a_case_too_late_writes_nothing(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_an_owner_that_settles_a_case_too_late_writes_nothing(begin: Begin, store: Store, clock: TurnClock) -> None:
     w = begin()
     w.append(case_opened("recon-1", clock(), w.epoch))
     store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:2")])
@@ -111,7 +111,7 @@ def test_an_owner_that_settles_a_case_too_late_writes_nothing(begin: Begin, stor
     assert len(store.rows("recon-1")) == 3
 
 
-def _claim_again(store: SqliteStore, w: Writer):  # type: ignore[no-untyped-def]
+def _claim_again(store: Store, w: Writer):  # type: ignore[no-untyped-def]
     store.release(w.task_id, w.epoch)
     return store.claim(w.task_id)
 
@@ -122,7 +122,7 @@ def test_of_many_threads_that_settle_one_case_one_does(make_store: MakeStore, be
     stores = [make_store() for _ in range(4)]
     results: list[str] = []
 
-    def settle(store: SqliteStore, by: str) -> None:
+    def settle(store: Store, by: str) -> None:
         try:
             store.add("recon-1", [case_settled("recon-1", clock(), "recon-1:2", by)])
             results.append("settled")
@@ -138,7 +138,7 @@ def test_of_many_threads_that_settle_one_case_one_does(make_store: MakeStore, be
 
 
 def test_of_two_processes_that_settle_one_case_one_does(
-    begin: Begin, store: SqliteStore, clock: TurnClock, child: Callable[..., Child]
+    begin: Begin, store: Store, clock: TurnClock, child: Callable[..., Child]
 ) -> None:
     w = begin()
     w.append(case_opened("recon-1", clock(), w.epoch))
@@ -150,7 +150,7 @@ def test_of_two_processes_that_settle_one_case_one_does(
     assert len(store.rows("recon-1")) == 3
 
 
-def test_heads_come_oldest_first_by_status_and_by_when_they_are_due(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_heads_come_oldest_first_by_status_and_by_when_they_are_due(begin: Begin, store: Store, clock: TurnClock) -> None:
     for name, wake in (("a", 500), ("b", 900), ("c", None)):
         w = begin(name)
         w.append(parked(name, clock(), w.epoch, wake_at=wake))
@@ -161,7 +161,7 @@ def test_heads_come_oldest_first_by_status_and_by_when_they_are_due(begin: Begin
     assert [h.task_id for h in store.heads(due=499, limit=1)] == ["c"]
 
 
-def test_open_cases_of_one_task_or_all_come_oldest_first(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+def test_open_cases_of_one_task_or_all_come_oldest_first(begin: Begin, store: Store, clock: TurnClock) -> None:
     for name in ("b", "a"):
         w = begin(name)
         w.append(case_opened(name, clock(), w.epoch))
@@ -174,7 +174,7 @@ def test_open_cases_of_one_task_or_all_come_oldest_first(begin: Begin, store: Sq
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_projection_is_what_the_log_folds_to_after_any_history(store: SqliteStore, clock: TurnClock, seed: int) -> None:
+def test_every_projection_is_what_the_log_folds_to_after_any_history(store: Store, clock: TurnClock, seed: int) -> None:
     dice = random.Random(seed)
     writers: dict[str, Writer] = {}
     for number in range(3):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from store_ground import Begin, MakeStore, TurnClock, Writer, settled
+from store_ground import Begin, MakeStore, TurnClock, Writer, only_sqlite, settled
 
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event
 from doubtless.snapshots import FORMAT, Snapshot, digest_of
-from doubtless.store.sqlite import SqliteStore
+from doubtless.store.base import Store
 
 
 def made(row: Event, digest: bytes, content: str = '{"fold":{}}', *, form: int = FORMAT) -> Snapshot:
@@ -25,7 +25,7 @@ def w(begin: Begin, clock: TurnClock) -> Writer:
     return writer
 
 
-def at(store: SqliteStore, seq: int, **more: int) -> Snapshot:
+def at(store: Store, seq: int, **more: int) -> Snapshot:
     """A sound snapshot at this row, as the row's hash in the row after it says."""
     from doubtless.events import row_hash
 
@@ -33,7 +33,7 @@ def at(store: SqliteStore, seq: int, **more: int) -> Snapshot:
     return made(row, row_hash(row), **more)  # type: ignore[arg-type]
 
 
-def test_the_newest_snapshot_is_given_back_and_below_a_place_the_one_before(w: Writer, store: SqliteStore) -> None:
+def test_the_newest_snapshot_is_given_back_and_below_a_place_the_one_before(w: Writer, store: Store) -> None:
     assert store.usable_snapshot("recon-1") is None
     store.put_snapshot(at(store, 3))
     store.put_snapshot(at(store, 5), before=3)
@@ -43,7 +43,7 @@ def test_the_newest_snapshot_is_given_back_and_below_a_place_the_one_before(w: W
     assert store.usable_snapshot("other") is None
 
 
-def test_of_the_older_ones_only_the_one_before_stays(w: Writer, store: SqliteStore) -> None:
+def test_of_the_older_ones_only_the_one_before_stays(w: Writer, store: Store) -> None:
     store.put_snapshot(at(store, 2))
     store.put_snapshot(at(store, 3), before=2)
     store.put_snapshot(at(store, 4), before=3)
@@ -55,7 +55,7 @@ def test_of_the_older_ones_only_the_one_before_stays(w: Writer, store: SqliteSto
     assert store.usable_snapshot("recon-1", below=5) is None
 
 
-def test_one_at_the_same_row_takes_its_place(w: Writer, store: SqliteStore) -> None:
+def test_one_at_the_same_row_takes_its_place(w: Writer, store: Store) -> None:
     bad = at(store, 5)._replace(content='{"fold":1}')
     store.put_snapshot(bad)
     assert store.usable_snapshot("recon-1") is None
@@ -63,7 +63,7 @@ def test_one_at_the_same_row_takes_its_place(w: Writer, store: SqliteStore) -> N
     assert store.usable_snapshot("recon-1") == at(store, 5)
 
 
-def test_what_does_not_fit_the_log_is_passed_over_for_what_does(w: Writer, store: SqliteStore) -> None:
+def test_what_does_not_fit_the_log_is_passed_over_for_what_does(w: Writer, store: Store) -> None:
     good, five = at(store, 3), at(store, 5)
     store.put_snapshot(good)
     ghost = five._replace(event_seq=99)
@@ -81,7 +81,7 @@ def test_what_does_not_fit_the_log_is_passed_over_for_what_does(w: Writer, store
         ]
 
 
-def test_dropping_them_says_how_many_and_touches_no_row(w: Writer, store: SqliteStore) -> None:
+def test_dropping_them_says_how_many_and_touches_no_row(w: Writer, store: Store) -> None:
     rows = store.rows("recon-1")
     store.put_snapshot(at(store, 3))
     store.put_snapshot(at(store, 5), before=3)
@@ -94,6 +94,7 @@ def test_dropping_them_says_how_many_and_touches_no_row(w: Writer, store: Sqlite
     assert store.verify() == []
 
 
+@only_sqlite
 def test_a_snapshot_that_the_disk_does_not_take_leaves_the_one_before(make_store: MakeStore, w: Writer) -> None:
     import apsw
 
@@ -111,12 +112,12 @@ def test_a_snapshot_that_the_disk_does_not_take_leaves_the_one_before(make_store
     assert store.usable_snapshot("recon-1") == at(store, 3)
 
 
-def test_rows_at_gives_these_rows_in_order_and_leaves_out_what_is_not_there(w: Writer, store: SqliteStore) -> None:
+def test_rows_at_gives_these_rows_in_order_and_leaves_out_what_is_not_there(w: Writer, store: Store) -> None:
     rows = store.rows("recon-1")
     assert store.rows_at("recon-1", [5, 2, 77]) == [rows[1], rows[4]]
     assert store.rows_at("recon-1", []) == []
 
 
-def test_the_outline_after_a_place_begins_behind_it(w: Writer, store: SqliteStore) -> None:
+def test_the_outline_after_a_place_begins_behind_it(w: Writer, store: Store) -> None:
     assert [row[0] for row in store.outline("recon-1", after=4)] == [5, 6]
     assert len(store.outline("recon-1")) == 6

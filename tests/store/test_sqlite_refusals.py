@@ -31,7 +31,7 @@ def test_a_store_in_memory_is_refused(path: str, clock: TurnClock) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["recon.db", "sqlite:recon.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/recon.db", "postgresql://h/d",
+    "url", ["recon.db", "sqlite:recon.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://host/recon.db", "mysql://h/d",
             "sqlite:///recon.db?mode=ro"],
 )  # fmt: skip
 def test_a_url_that_names_no_sqlite_file_is_refused(

@@ -6,27 +6,54 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..clocks import SystemClock
 from ..errors import StoreRefused
 from ..events import Instant
 
 if TYPE_CHECKING:
+    from .base import Store
     from .folder import Hooks
-    from .sqlite import SqliteStore
+
+
+POSTGRES = ("postgresql", "postgres")
 
 
 def open_store(
-    url: str, *, clock: Callable[[], Instant], namespace: bytes | None = None, read_only: bool = False, hooks: Hooks = None
-) -> SqliteStore:
-    """Make the store of a URL: ``sqlite:///recon.db`` (beside the working directory), ``sqlite:////var/lib/recon.db``.
+    url: str,
+    *,
+    clock: Callable[[], Instant],
+    namespace: bytes | None = None,
+    read_only: bool = False,
+    hooks: Hooks = None,
+    state: str = "",
+) -> Store:
+    """Make the store of a URL: ``sqlite:///recon.db`` (beside the working directory), ``sqlite:////var/lib/recon.db``,
+    ``postgresql://user@host/database``.
 
+    `state`: the directory in which this machine keeps what must lie outside a database that others share.
     Raises: StoreRefused for a scheme, a platform or a path on which no log can be kept.
     """
+    if url.partition("://")[0] in POSTGRES:
+        return _open_postgres(url, clock, namespace, read_only=read_only, hooks=hooks, state=state)
     path = path_of(url)
     if sys.platform == "win32":
         raise StoreRefused("SQLite stores are not offered on Windows: the locks of owners are not tested there", hint="use WSL 2")
     from .sqlite import SqliteStore
 
     return SqliteStore(path, clock=clock, namespace=namespace, read_only=read_only, hooks=hooks)
+
+
+def _open_postgres(
+    url: str, clock: Callable[[], Instant], namespace: bytes | None, *, read_only: bool, hooks: Hooks, state: str
+) -> Store:
+    try:
+        from .postgres import PostgresStore
+    except ImportError as error:
+        raise StoreRefused(f"PostgreSQL stores need a driver: {error}", hint="pip install 'doubtless[postgres]'") from error
+    own_clock = not isinstance(getattr(clock, "__self__", None), SystemClock)  # a clock to turn is the store's clock too
+    return PostgresStore(
+        url, clock=clock, state=state, namespace=namespace, own_clock=own_clock, hooks=hooks, read_only=read_only
+    )
 
 
 def path_of(url: str) -> str:
@@ -36,7 +63,7 @@ def path_of(url: str) -> str:
         file = url.removeprefix("sqlite:").lstrip("/") or "recon.db"
         raise StoreRefused(f"{url!r} is no store's URL", hint=f"write sqlite:///{file}")
     if scheme != "sqlite":
-        raise StoreRefused(f"there is no store for {scheme}:// URLs", hint="write sqlite:///recon.db")
+        raise StoreRefused(f"there is no store for {scheme}:// URLs", hint="write sqlite:///recon.db, or postgresql://host/db")
     if not rest.startswith("/") or "?" in rest:
         raise StoreRefused(f"{url!r} is no store's URL", hint="write sqlite:///recon.db, or sqlite:////var/lib/recon.db")
     return rest[1:]

@@ -122,11 +122,27 @@ class Blob(NamedTuple):
     content: bytes
 
 
+class Leases(Protocol):
+    """The claims of one owner where a lease, and no lock, says who is alive."""
+
+    def outlive(self, task_id: str, epoch: int, timeout_us: int) -> None:
+        """Return when the claim's lease surely lasts longer than a call of this length that begins now.
+
+        Meaning: asked right before each write is called; a look at this process's own clock, unless the lease is too short:
+        then it is renewed first. Nothing may be sent when this raises.
+        Raises: StaleEpoch when another owner has the task; StoreUnavailable when the store cannot be asked.
+        """
+
+
 class Store(Protocol):
     """The one interface of all stores; `tests/store` is its conformance suite."""
 
     folder: Folder
     """Where content above 1 MiB lies unless `blobs` of its info says another place (`blobs.Content`)."""
+
+    @property
+    def leases(self) -> Leases | None:
+        """How an owner knows that it still is one; None where it holds a lock that nobody can take from it."""
 
     def info(self) -> StoreInfo: ...
 
@@ -143,7 +159,8 @@ class Store(Protocol):
         """Make this process the owner, with a new random epoch.
 
         Atomic. Writes a TaskClaimed row when the owner before died (a takeover) and none otherwise: a claim that
-        changes nothing adds no row. The head keeps its status until a row changes it.
+        changes nothing adds no row. The head keeps its status until a row changes it. Where leases say who is alive, a
+        takeover's row says in its `data` when the dead owner's lease ended (`lease_until`).
         Raises: TaskBusy (who, since when, how to end it), UnknownTask.
         """
 

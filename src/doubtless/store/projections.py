@@ -1,80 +1,32 @@
-"""The projections: applied in a row's own transaction, and folded again from the log by `verify` (I9)."""
+"""The projections, folded again from the log by `verify` (I9); what a store says when one refuses a row."""
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
-import apsw
-
-from ..errors import AlreadySettled, KeyHeld, StoreError, UnknownCase
-from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft, row_hash
+from ..errors import AlreadySettled, KeyHeld, UnknownCase
+from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft
 from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from .base import CaseRow, KeyRow
-from .link import as_store_error, first
-from .schema import queries
 
 
-def apply(cursor: apsw.Cursor, event: Event) -> bool:
-    """Apply what a sealed row changes, in its transaction. True: the head's owner is to be released.
-
-    Raises: AlreadySettled, UnknownCase, KeyHeld; then the whole transaction is taken back (I8).
-    """
-    q = queries()
-    at = event.at.wall
-    release = False
-    for change in project(event):
-        match change:
-            case HeadChange():
-                only = json.dumps(change.only_from) if change.only_from else None
-                head = (event.task_id, change.status, change.wake_at, change.why, at, event.event_seq, row_hash(event), only)
-                cursor.execute(q["change_head"], (*head, change.awaits))
-                release = release or change.release
-            case CaseOpened():
-                opened = (change.case_id, event.task_id, event.event_seq, change.path, change.kind, at)
-                cursor.execute(q["open_case"], opened)
-            case CaseClosed():
-                _close(cursor, change, event)
-            case Freeze(step, None):
-                cursor.execute(q["thaw"], (step,))
-            case Freeze(step, why):
-                cursor.execute(q["freeze"], (step, why))
-            case KeyTaken():
-                _take(cursor, change, event)
-            case KeyMoved(once, path, state):
-                when = (at, event.boot_at) if state == "done" else (None, None)
-                cursor.execute(q["move_key"], (once, event.task_id, path, state, *when))
-    return release
-
-
-def _take(cursor: apsw.Cursor, change: KeyTaken, event: Event) -> None:
-    """Take a business key, which is unique, in the transaction of the intent (or of the permission to retry)."""
-    cursor.execute(queries()["take_key"], (change.once, change.turn, event.task_id, change.path, change.window_us))
-    if cursor.connection.changes() == 1:
-        return
-    found = first(cursor, queries()["key"], (change.once,))
-    assert found is not None
-    holder = KeyRow._make(found)
-    raise KeyHeld(
-        f"business key {change.once!r} is held by task {holder.task_id}, step at {holder.path}; "
-        f"nothing of task {event.task_id} was written",
+def key_held(holder: KeyRow, task_id: str) -> KeyHeld:
+    """What is said to a step whose business key another step holds."""
+    return KeyHeld(
+        f"business key {holder.once!r} is held by task {holder.task_id}, step at {holder.path}; "
+        f"nothing of task {task_id} was written",
         hint=f"doubtless show {holder.task_id}",
-        once=change.once,
+        once=holder.once,
         task=holder.task_id,
         path=holder.path,
     )
 
 
-def _close(cursor: apsw.Cursor, change: CaseClosed, event: Event) -> None:
-    q = queries()
-    cursor.execute(q["close_case"], (change.case_id, event.event_seq, event.at.wall, change.by))
-    if cursor.connection.changes() == 1:
-        return
-    found = first(cursor, q["case"], (change.case_id,))
-    if found is None:
-        raise UnknownCase(f"there is no case {change.case_id}", hint="doubtless inbox lists the open ones", case=change.case_id)
-    case = CaseRow._make(found)
-    raise AlreadySettled(
+def not_open(case_id: str, case: CaseRow | None) -> UnknownCase | AlreadySettled:
+    """What is said to an answer whose case is not open: there is none, or it is settled, by whom and when (I8)."""
+    if case is None:
+        return UnknownCase(f"there is no case {case_id}", hint="doubtless inbox lists the open ones", case=case_id)
+    return AlreadySettled(
         f"case {case.case_id} is already settled, by {case.settled_by} at {show_time(case.settled_at or 0)}",
         hint=f"doubtless show {case.task_id}",
         case=case.case_id,
@@ -164,10 +116,3 @@ class Folded:
 def recovered(now: Instant, *, suspect: bool, by: str, why: str, **more: object) -> Event:
     """The draft of a StoreRecovered row: suspect mode begins or ends, by whom and why."""
     return draft(STORE_TASK, Kind.STORE_RECOVERED, now, data={"suspect": suspect, "by": by, "why": why, **more})
-
-
-def check_refusal(error: apsw.ConstraintError, path: str) -> None:
-    """Raise for a row that the schema itself refuses; return for one whose place is taken (moved)."""
-    if getattr(error, "extendedresult", 0) not in (apsw.SQLITE_CONSTRAINT_TRIGGER, apsw.SQLITE_CONSTRAINT_PRIMARYKEY):
-        refused: StoreError = as_store_error(error, "a row is refused", path, written=False)
-        raise refused from error

@@ -15,6 +15,7 @@ import apsw
 from ..errors import DoubtlessError, StoreDamaged, StoreRefused, UsageError
 from ..events import STORE_TASK, Event, Instant, row_hash, seal, upcast
 from . import schema
+from .applying import apply
 from .folder import Hooks, sync_directory
 from .link import constant_retry, first
 from .mark import READY, Mark, MarkFile, Unfit
@@ -29,7 +30,7 @@ from .place import (
     refuse_foreign,
     refuse_old_sqlite,
 )
-from .projections import apply, recovered
+from .projections import recovered
 from .verify import unsettled_intents
 
 

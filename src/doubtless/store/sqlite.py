@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import apsw
 
-from ..errors import UnknownTask, UsageError
+from ..errors import UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from ..fold import names_key
-from ..snapshots import Snapshot, fault_of
-from .base import Blob, CaseRow, Claim, Head, KeyRow, Outline, Problem, StoreInfo
+from ..snapshots import Snapshot
+from .applying import apply, check_refusal
+from .base import Blob, Claim, Head, Problem, StoreInfo
 from .folder import Folder, Hooks
 from .link import Link, first
 from .mark import MarkFile
 from .opening import Place, open_database
 from .owners import Randomness, alive, owner_of_process
 from .place import file_system_of, refuse_bad_path, url_of
-from .projections import apply, check_refusal, recovered
+from .projections import recovered
+from .reading import Reading
+from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
 from .spill import Spill
-from .transaction import bump, head_of, head_to_claim, insert, insert_owned, insert_taken, known, moved, put_blobs, same, sealed
+from .transaction import bump, head_of, head_to_claim, insert, insert_owned, insert_taken, known, put_blobs, same, sealed
 
 
-class SqliteStore:
+class SqliteStore(Reading):
     """A store in one SQLite file, for all processes of one host. Thread-safe; opened and created at first use.
 
     Beside ``recon.db`` lie ``recon.db.mark``, ``recon.db.owners/``, ``recon.db.blobs/`` and ``recon.db.spill/``.
     `clock` is the store's clock. `hooks` is called at each write point by name (``append:before``, ``mark:write``).
     `read_only`: only look, also at a store that is refused as suspect.
     """
+
+    _link: Link
+    leases = None  # an owner's lock lasts as long as its process
 
     def __init__(
         self,
@@ -227,7 +231,7 @@ class SqliteStore:
                 known(cursor, task_id)
             written[:] = sealed(cursor, task_id, drafts)
             if expect is not None and written[0].event_seq != expect + 1:
-                moved(written[0]._replace(event_seq=expect + 1), written[0].event_seq - 1)
+                raise moved(written[0]._replace(event_seq=expect + 1), written[0].event_seq - 1)
             put_blobs(cursor, blobs)
             insert(cursor, written, self.path)
             for event in written:
@@ -250,68 +254,7 @@ class SqliteStore:
         self._link.write("recover", body, lambda cursor: True if written and same(cursor, written) else None)
         self._info = None
 
-    # ------------------------------------------------------------ reading
-
-    def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
-        """The task's rows in order; of one step with `path`; after a place with `after`."""
-        if path is None:
-            return [upcast(row) for row in self._link.all(self._queries["rows"], (task_id, after))]
-        return [upcast(row) for row in self._link.all(self._queries["rows_of_step"], (task_id, after, path))]
-
-    def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
-        """The task's rows at these places, in order; a place without a row is left out."""
-        return [upcast(row) for row in self._link.all(self._queries["rows_at"], (task_id, json.dumps(list(seqs))))]
-
-    def rows_of(self, task_id: str, kinds: Sequence[str]) -> list[Event]:
-        """The task's rows of these kinds, in order."""
-        rows = self._link.all(self._queries["rows_of_kinds"], (task_id, json.dumps(list(kinds))))
-        return [upcast(row) for row in rows]
-
-    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
-        """The rows in order, with the columns that replay needs; after a place with `after`."""
-        rows = self._link.all(self._queries["outline"], (task_id, after))
-        return cast("list[Outline]", rows)  # plain tuples: naming 20,000 of them costs a quarter of a resume
-
-    def first(self, task_id: str) -> Event:
-        """The task's first row, its TaskAccepted. Raises: UnknownTask."""
-        row = self._link.one(self._queries["first"], (task_id,))
-        if row is None:
-            raise UnknownTask(f"there is no task {task_id}", hint="doubtless tasks lists them", task=task_id)
-        return upcast(row)
-
-    def last(self, task_id: str) -> Event | None:
-        """The task's last row."""
-        row = self._link.one(self._queries["last"], (task_id,))
-        return None if row is None else upcast(row)
-
-    def head(self, task_id: str) -> Head | None:
-        """The task's head row, or None."""
-        row = self._link.one(self._queries["head"], (task_id,))
-        return None if row is None else Head._make(row)
-
-    def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of needs_human: only
-        those with one, which is not)."""
-        args: tuple[object, ...] = (due, -1 if limit is None else limit)
-        if status:
-            rows = self._link.all(self._queries["heads_of"], (*args, json.dumps(list(status))))
-        else:
-            rows = self._link.all(self._queries["heads"], args)
-        return [Head._make(row) for row in rows]
-
-    def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
-        """Open cases, oldest first (`settled`: all of them)."""
-        if task_id is not None:
-            rows = self._link.all(self._queries["cases_of_task"], (task_id,))
-        else:
-            rows = self._link.all(self._queries["cases_all" if settled else "cases_open"])
-        found = [CaseRow._make(row) for row in rows]
-        return found if settled else [case for case in found if case.settled_seq is None]
-
-    def case(self, case_id: str) -> CaseRow | None:
-        """A case by its id, or None."""
-        row = self._link.one(self._queries["case"], (case_id,))
-        return None if row is None else CaseRow._make(row)
+    # ------------------------------------------------------------ caches and notes
 
     def notified(self, case_id: str) -> None:
         """Note that the hooks have taken this open case (`base.Store.notified`)."""
@@ -322,32 +265,6 @@ class SqliteStore:
             return True
 
         self._link.write("notified", body, lambda cursor: None)
-
-    def key(self, once: str) -> KeyRow | None:
-        """Who has or had this business key last; None: nobody ever."""
-        row = self._link.one(self._queries["key"], (once,))
-        return None if row is None else KeyRow._make(row)
-
-    def frozen(self) -> dict[str, str]:
-        """What is frozen: step name (``*`` for every step) → why."""
-        return dict(self._link.all(self._queries["frozen"]))
-
-    def blob(self, digest: bytes) -> bytes | None:
-        """Content that the database itself holds; None when it does not."""
-        row = self._link.one(self._queries["blob"], (digest,))
-        return None if row is None else bytes(row[0])
-
-    # ------------------------------------------------------------ snapshots
-
-    def usable_snapshot(self, task_id: str, *, below: int | None = None) -> Snapshot | None:
-        """The task's newest snapshot (below a place) that fits its log, or None (`base.Store.usable_snapshot`)."""
-        while (found := self._link.one(self._queries["snapshot"], (task_id, below))) is not None:
-            snapshot = Snapshot._make(found)
-            rows = self.rows_at(task_id, [snapshot.event_seq])
-            if fault_of(snapshot, rows[0] if rows else None) is None:
-                return snapshot
-            below = snapshot.event_seq
-        return None
 
     def put_snapshot(self, snapshot: Snapshot, *, before: int | None = None) -> None:
         """Keep a snapshot, and of the task's others only the one at `before` (`base.Store.put_snapshot`)."""

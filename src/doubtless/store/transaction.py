@@ -7,12 +7,14 @@ from typing import NoReturn
 
 import apsw
 
-from ..errors import Frozen, Moved, StaleEpoch, TaskBusy, UnknownTask
+from ..errors import TaskBusy
 from ..events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal, upcast
+from .applying import apply, check_refusal
 from .base import Blob, Head
 from .link import first
 from .owners import Owner, alive, describe, how_to_end
-from .projections import apply, check_refusal, show_time
+from .projections import show_time
+from .refusals import frozen, moved, stale, unknown
 from .schema import queries
 
 
@@ -26,7 +28,7 @@ def known(cursor: apsw.Cursor, task_id: str) -> Head:
     """The task's head row. Raises: UnknownTask."""
     head = head_of(cursor, task_id)
     if head is None:
-        raise UnknownTask(f"there is no task {task_id}", hint="doubtless tasks lists them", task=task_id)
+        raise unknown(task_id)
     return head
 
 
@@ -52,7 +54,7 @@ def insert(cursor: apsw.Cursor, events: Sequence[Event], path: str) -> None:
             cursor.execute(queries()["insert"], event)
         except apsw.ConstraintError as error:
             check_refusal(error, path)
-            moved(event, _last_seq(cursor, event.task_id))
+            raise moved(event, _last_seq(cursor, event.task_id))
 
 
 def put_blobs(cursor: apsw.Cursor, blobs: Sequence[Blob]) -> None:
@@ -96,34 +98,15 @@ def refuse(cursor: apsw.Cursor, event: Event, guard: str | None, owner: Owner) -
     if head.epoch is None or head.epoch != event.epoch or owner.tasks.get(event.task_id) != event.epoch:
         if event.epoch is not None and head.epoch != event.epoch:
             owner.let_go(event.task_id, event.epoch)
-        by = f"process {describe(owner.folder, head.owner).pid} owns it now" if head.owner else "it was released"
-        raise StaleEpoch(
-            f"task {event.task_id}: this run does not own it any more ({by}); row {event.event_seq} is not written",
-            hint=f"stop; doubtless show {event.task_id}",
-            task=event.task_id,
-            epoch=event.epoch,
-            owner=head.owner,
-        )
-    if guard is not None and (frozen := first(cursor, queries()["frozen_step"], (guard,))) is not None:
-        what = "every step" if frozen[0] == "*" else f"step {guard}"
-        raise Frozen(f"{what} is frozen: {frozen[1]}", hint=f"doubtless thaw {frozen[0]}", step=guard, frozen=frozen[0])
-    moved(event, _last_seq(cursor, event.task_id))
+        raise stale(event, head, describe(owner.folder, head.owner).pid if head.owner else 0)
+    if guard is not None and (found := first(cursor, queries()["frozen_step"], (guard,))) is not None:
+        raise frozen(guard, *found)
+    raise moved(event, _last_seq(cursor, event.task_id))
 
 
 def _last_seq(cursor: apsw.Cursor, task_id: str) -> int:
     row = first(cursor, queries()["last"], (task_id,))
     return 0 if row is None else int(row[1])
-
-
-def moved(event: Event, last: int) -> NoReturn:
-    """Say that the log is not where the writer of a row believed it."""
-    raise Moved(
-        f"task {event.task_id}: row {event.event_seq} was expected next, and the log stands at {last}",
-        hint="fold the newer rows and decide again",
-        task=event.task_id,
-        expected=event.event_seq,
-        last=last,
-    )
 
 
 def head_to_claim(cursor: apsw.Cursor, task_id: str, owner: Owner) -> Head:

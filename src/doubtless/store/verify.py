@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apsw
 
@@ -16,7 +16,7 @@ from ..snapshots import Snapshot, as_folded, fault_of
 from .base import CaseRow, KeyRow, Problem
 from .blobstore import whole
 from .folder import Folder
-from .link import Link, first
+from .link import Link
 from .opening import Place, misfit, open_database
 from .place import missing_pages
 from .projections import Folded, FoldedHead
@@ -38,6 +38,29 @@ class Beside(NamedTuple):
         return self.folder.holds(digest) or (self.elsewhere is not None and self.elsewhere(digest))
 
 
+class Source(Protocol):
+    """One consistent view of a store's database, read by the names of its queries; rows of the log come as the log has them."""
+
+    def read(self, name: str, args: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]: ...
+
+    @property
+    def suspect(self) -> bool: ...
+
+
+class SqliteSource:
+    """A connection in a transaction that reads."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    def read(self, name: str, args: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        return self.connection.execute(queries()[name], args)
+
+    @property
+    def suspect(self) -> bool:
+        return meta(self.connection).suspect
+
+
 def verify(place: Place, folder: Folder, spill: Spill, holds: Holds | None = None) -> list[Problem]:
     """Check the file, every chain, gap and ref, every projection, the spilled results and the mark.
 
@@ -56,9 +79,10 @@ def verify(place: Place, folder: Folder, spill: Spill, holds: Holds | None = Non
         with link.lock:
             connection = link.ready().connection
             connection.execute("BEGIN")
-            for check in (_file, _triggers, _log, _snapshots, _contents):
+            source = SqliteSource(connection)
+            for check in (lambda: _file(connection), lambda: _triggers(connection), *checks_of(source, content)):
                 try:
-                    problems.extend(check(connection, content))
+                    problems.extend(check())
                 except apsw.Error as error:
                     problems.append(Problem(place.path, None, f"it cannot be read whole: {error}"))
             problems.extend(_mark(place, misfit(mark, meta(connection))))
@@ -66,17 +90,27 @@ def verify(place: Place, folder: Folder, spill: Spill, holds: Holds | None = Non
         problems.append(Problem(place.path, None, error.message))
     finally:
         link.close()
-    problems.extend(Problem(name, None, "the spilled result is damaged") for name in spill.names() if spill.read(name) is None)
+    problems.extend(damaged_spills(spill))
     return problems
 
 
-def _file(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
+def damaged_spills(spill: Spill) -> Iterator[Problem]:
+    """The spilled results that cannot be read any more."""
+    return (Problem(name, None, "the spilled result is damaged") for name in spill.names() if spill.read(name) is None)
+
+
+def checks_of(source: Source, content: Beside) -> tuple[Callable[[], Iterable[Problem]], ...]:
+    """The checks that every store passes: the log with its refs and projections, the snapshots, the content."""
+    return (lambda: _log(source, content), lambda: _snapshots(source), lambda: _contents(source, content))
+
+
+def _file(connection: apsw.Connection) -> Iterator[Problem]:
     for (said,) in connection.execute("PRAGMA integrity_check"):
         if said != "ok":
             yield Problem(connection.filename, None, f"SQLite finds it damaged: {said}")
 
 
-def _triggers(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
+def _triggers(connection: apsw.Connection) -> Iterator[Problem]:
     stand = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")}
     for name in re.findall(r"CREATE TRIGGER (\w+)", queries()["schema"]):
         if name not in stand:
@@ -90,12 +124,11 @@ def _mark(place: Place, why: str) -> Iterator[Problem]:
         yield Problem(place.mark.path, None, f"the last write of the mark failed: {place.mark.fault}")
 
 
-def _log(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
+def _log(source: Source, content: Beside) -> Iterator[Problem]:
     """Walk the whole log once: gaps, chains, refs; then compare the projections with their fold (I9)."""
     folded = Folded()
-    lookup = connection.cursor()
     task, seq, digest = "", 0, b""
-    for row in connection.execute(queries()["all_rows"]):
+    for row in source.read("all_rows"):
         event = upcast(row)
         if event.task_id != task:
             task, seq, digest = event.task_id, 0, b""
@@ -104,18 +137,18 @@ def _log(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
         elif (event.prev_hash or b"") != digest:
             yield Problem(task, seq, f"row {seq} is not what it was when row {event.event_seq} was written")
         seq, digest = event.event_seq, row_hash(event)
-        yield from _refs(event, lookup, content)
+        yield from _refs(event, source, content)
         try:
             folded.add(event, digest)
         except (KeyError, ValueError, TypeError) as error:
             yield Problem(task, seq, f"row {seq} cannot be folded: {error!r}")
-    yield from _heads(connection, folded)
-    yield from _projections(connection, folded)
+    yield from _heads(source, folded)
+    yield from _projections(source, folded)
 
 
-def _refs(event: Event, lookup: apsw.Cursor, content: Beside) -> Iterator[Problem]:
+def _refs(event: Event, source: Source, content: Beside) -> Iterator[Problem]:
     for name, digest in refs(event):
-        held = first(lookup, queries()["has_blob"], (digest,)) or content.holds(digest)
+        held = list(source.read("has_blob", (digest,))) or content.holds(digest)
         if not held:
             yield Problem(event.task_id, event.event_seq, f"the content of its {name} is missing (sha256:{digest.hex()})")
 
@@ -133,8 +166,8 @@ def refs(event: Event) -> Iterator[tuple[str, bytes]]:
                 yield name, bytes.fromhex(value[7:])
 
 
-def _heads(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
-    stored = {row[0]: FoldedHead._make(row[1:]) for row in connection.execute(queries()["tails"])}
+def _heads(source: Source, folded: Folded) -> Iterator[Problem]:
+    stored = {row[0]: FoldedHead._make(row[1:]) for row in source.read("tails")}
     for task in sorted(stored.keys() | folded.heads.keys()):
         head, log = stored.get(task), folded.heads.get(task)
         if head is None or log is None:
@@ -149,39 +182,38 @@ def _heads(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
                     yield Problem(task, log.tail_seq, f"the head's {name} is {says!r}, the log says {fold!r}")
 
 
-def _projections(connection: apsw.Connection, folded: Folded) -> Iterator[Problem]:
-    cases = {row[0]: CaseRow._make(row)._replace(notified_at=None) for row in connection.execute(queries()["cases_all"])}
+def _projections(source: Source, folded: Folded) -> Iterator[Problem]:
+    cases = {row[0]: CaseRow._make(row)._replace(notified_at=None) for row in source.read("cases_all")}
     for case in sorted(cases.keys() | folded.cases.keys()):
         if cases.get(case) != folded.cases.get(case):
             yield Problem("cases", None, f"case {case} is {cases.get(case)}, the log says {folded.cases.get(case)}")
-    frozen = dict(connection.execute(queries()["frozen"]))
+    frozen = dict(source.read("frozen"))
     if frozen != folded.freezes:
         yield Problem("freezes", None, f"frozen are {frozen}, the log says {folded.freezes}")
-    keys = {row[0]: KeyRow._make(row) for row in connection.execute(queries()["keys"])}
+    keys = {row[0]: KeyRow._make(row) for row in source.read("keys")}
     for once in sorted(keys.keys() | folded.keys.keys()):
         if keys.get(once) != folded.keys.get(once):
             yield Problem("keys", None, f"business key {once!r} is {keys.get(once)}, the log says {folded.keys.get(once)}")
-    if meta(connection).suspect != folded.suspect:
-        yield Problem("meta", None, f"suspect is {meta(connection).suspect}, the log says {folded.suspect}")
+    if source.suspect != folded.suspect:
+        yield Problem("meta", None, f"suspect is {source.suspect}, the log says {folded.suspect}")
 
 
-def _snapshots(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
+def _snapshots(source: Source) -> Iterator[Problem]:
     """Compare each snapshot with the fold of its task's log up to its place (I9); one that is ignored is said too."""
-    lookup = connection.cursor()
-    for stored in connection.execute(queries()["snapshots"]):
+    for stored in source.read("snapshots"):
         snapshot = Snapshot._make(stored)
         task, seq = snapshot.task_id, snapshot.event_seq
-        row = first(lookup, queries()["rows"], (task, seq - 1))
-        fault = fault_of(snapshot, upcast(row) if row is not None and row[1] == seq else None)
-        if fault is None and not as_folded(snapshot, [upcast(one) for one in lookup.execute(queries()["rows"], (task, 0))]):
+        row = next(iter(source.read("rows_at", (task, json.dumps([seq])))), None)
+        fault = fault_of(snapshot, None if row is None else upcast(row))
+        if fault is None and not as_folded(snapshot, [upcast(one) for one in source.read("rows", (task, 0))]):
             fault = "it does not hold what the log says"
         if fault is not None:
             what = f"the snapshot of task {task} at row {seq} is ignored: {fault}; the log has everything"
             yield Problem("snapshots", seq, what)
 
 
-def _contents(connection: apsw.Connection, content: Beside) -> Iterator[Problem]:
-    for digest, held in connection.execute(queries()["blobs"]):
+def _contents(source: Source, content: Beside) -> Iterator[Problem]:
+    for digest, held in source.read("blobs"):
         if sha256(held).digest() != digest:
             yield Problem("blobs", None, f"the content of sha256:{digest.hex()} is damaged")
     for digest in content.folder.digests():
@@ -203,6 +235,11 @@ def unnamed(digests: set[bytes], place: Place, spill: Spill) -> set[bytes]:
             left = still_unnamed(digests, link.ready().execute(queries()["naming"]))
     finally:
         link.close()
+    return unspilled(left, spill)
+
+
+def unspilled(left: set[bytes], spill: Spill) -> set[bytes]:
+    """Those of these digests that no spilled result names."""
     for name in spill.names():
         with open(name, encoding="utf-8", errors="replace") as file:
             left = still_unnamed(left, [(file.read(),)])

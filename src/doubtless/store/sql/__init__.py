@@ -17,11 +17,12 @@ def load(dialect: str, fill: Mapping[str, str]) -> dict[str, str]:
     for block in blocks:
         name, _, text = block.partition("\n")
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")]
-        queries[name.strip()] = _filled("\n".join(lines), fill)
+        queries[name.strip()] = filled("\n".join(lines), fill)
     return queries
 
 
-def _filled(text: str, fill: Mapping[str, str]) -> str:
+def filled(text: str, fill: Mapping[str, str]) -> str:
+    """A text with each ``{{word}}`` replaced by what `fill` says."""
     parts = text.split("{{")
     for place, part in enumerate(parts[1:], 1):
         word, _, rest = part.partition("}}")

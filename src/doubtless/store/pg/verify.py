@@ -1,0 +1,101 @@
+"""Verify of a PostgreSQL store: one view of the log, read in one transaction that only reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from ...errors import StoreError
+from ..base import Problem
+from ..folder import Folder
+from ..spill import Spill
+from ..verify import checks_of, damaged_spills
+from .link import Connection, connect, shut
+from .mark import MarkFile
+from .opening import Gate, Log, misfit, refuse_wrong_schema
+from .place import Place
+from .rows import event_of
+from .schema import SCHEMA, Meta, migration, queries
+
+_EVENTS = frozenset({"all_rows", "rows", "rows_at"})
+_WHOLE = frozenset({"all_rows", "blobs", "snapshots", "tails"})
+"""What may be larger than memory: read through a cursor of the server."""
+
+
+class PostgresSource:
+    """A connection in a transaction that reads (`verify.Source`)."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self._connection = connection
+        self._queries = queries(schema)
+        self._cursors = 0
+
+    def read(self, name: str, args: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        rows: Iterable[tuple[Any, ...]]
+        if name in _WHOLE:
+            rows = self._stream(name)
+        else:
+            rows = self._connection.execute(self._queries[name], args, binary=True).fetchall()
+        return map(event_of, rows) if name in _EVENTS else rows
+
+    def _stream(self, name: str) -> Iterator[tuple[Any, ...]]:
+        self._cursors += 1
+        with psycopg.RawServerCursor(self._connection, f"doubtless_{self._cursors}") as cursor:
+            cursor.itersize = 500
+            yield from cursor.execute(self._queries[name], binary=True)
+
+    @property
+    def meta(self) -> Meta:
+        (row,) = self.read("meta")
+        return Meta._make(row)
+
+    @property
+    def suspect(self) -> bool:
+        return self.meta.suspect
+
+
+def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill) -> list[Problem]:
+    """Check every chain, gap and ref, every projection, the spilled results and this machine's mark.
+
+    Meaning: one consistent view of the log; what is written meanwhile is not seen. Works on a suspect store too.
+    """
+    problems: list[Problem] = []
+    found = mark.read()
+    try:
+        connection = connect(place.conninfo, place.shown, autocommit=False)
+        try:
+            server = Gate(place, mark, namespace=None, read_only=True).look(connection)
+            connection.rollback()
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            refuse_wrong_schema(connection, place)
+            source = PostgresSource(connection, place.schema)
+            for check in (lambda: _triggers(source, place), *checks_of(source, folder)):
+                try:
+                    problems.extend(check())
+                except psycopg.Error as error:
+                    problems.append(Problem(place.shown, None, f"it cannot be read whole: {error}"))
+                    connection.rollback()
+            if found is not None:
+                why = misfit(found, source.meta, server, place, Log(connection, queries(place.schema)))
+                if why:
+                    problems.append(Problem(mark.path, None, f"the database does not fit its mark: {why}"))
+        finally:
+            shut(connection)
+    except StoreError as error:
+        problems.append(Problem(place.shown, None, error.message))
+    if mark.fault:
+        problems.append(Problem(mark.path, None, f"the last write of the mark failed: {mark.fault}"))
+    problems.extend(damaged_spills(spill))
+    return problems
+
+
+def _triggers(source: PostgresSource, place: Place) -> Iterator[Problem]:
+    stand = {name for (name,) in source.read("triggers")}
+    for number in range(1, SCHEMA + 1):
+        for name in re.findall(r"CREATE TRIGGER (\w+)", migration(place.schema, number)):
+            if name not in stand:
+                yield Problem(place.shown, None, f"the trigger {name} is gone: the log was not protected")

@@ -1,0 +1,397 @@
+"""The PostgreSQL store: one database for many machines, leases say who is alive. Each method is one transaction (`base.Store`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn, cast
+
+from ..errors import TaskBusy, UsageError
+from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
+from ..fold import names_key
+from ..snapshots import Snapshot
+from .base import Blob, Claim, Head, Outline, Problem, StoreInfo
+from .folder import Folder, Hooks
+from .owners import Randomness, how_to_end
+from .pg.clock import ServerClock
+from .pg.content import DatabaseContent
+from .pg.leases import Leases, describe
+from .pg.link import Link, Refusal, Row
+from .pg.mark import Mark, MarkFile
+from .pg.opening import Gate
+from .pg.place import Place, name_of, place_of
+from .pg.rows import blob_arrays, changes_json, event_of, params_of, ref_in, rows_json
+from .pg.schema import SCHEMA, queries
+from .projections import key_held, not_open, recovered, show_time
+from .reading import Reading
+from .refusals import frozen, moved, stale, unknown
+from .schema import PLAIN
+from .spill import Spill
+
+
+class PostgresStore(Reading):
+    """A store in the tables of one PostgreSQL schema. Thread-safe; opened at first use, made by `migrate`.
+
+    `clock` is this machine's. The store's clock is the server's, unless `own_clock`: then the given one is the store's (a
+    test's, which is turned by hand). `state`: the directory of this machine's mark and of spilled results. `heartbeat`
+    False: no thread renews the leases.
+    """
+
+    _link: Link
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], Instant],
+        state: str,
+        namespace: bytes | None = None,
+        own_clock: bool = False,
+        hooks: Hooks = None,
+        read_only: bool = False,
+        folder: Folder | None = None,
+        heartbeat: bool = True,
+        randomness: Randomness = os.urandom,
+    ) -> None:
+        self.place = place_of(url)
+        self._queries = queries(self.place.schema)
+        self._randomness = randomness
+        self._hooks = hooks
+        self._local = clock
+        beside = beside_of(self.place, state)
+        self._mark = mark_of(self.place, state, hooks)
+        self._gate = Gate(self.place, self._mark, namespace=namespace, read_only=read_only)
+        self._link = self._connections(self.place.connections, hooks, read_only=read_only)
+        self._beats = self._connections(1, None, read_only=read_only)  # what the steps do keeps no heartbeat waiting
+        self._clock = ServerClock(clock, self._ask_time)
+        self.now = clock if own_clock else self._clock.now
+        self._own_clock = own_clock
+        self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
+        self._spill = Spill(os.path.join(beside, "spill"), hooks)
+        self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
+        self._info: StoreInfo | None = None
+        self._append = self._queries["append"]
+
+    def _connections(self, limit: int, hooks: Hooks, *, read_only: bool) -> Link:
+        return Link(self.place.conninfo, self.place.shown, self._gate.admit, limit=limit, hooks=hooks, read_only=read_only)
+
+    @property
+    def leases(self) -> Leases:
+        """This process's claims."""
+        return self._leases
+
+    def info(self) -> StoreInfo:
+        """Say what the store is; opens it. Raises: StoreRefused where it is not migrated, StoreSuspect, StoreUnavailable."""
+        if self._info is None:
+            row = self._link.one(self._queries["meta"])
+            assert row is not None
+            self._info = StoreInfo(self.place.shown, row[1], row[2], SCHEMA)
+        return self._info
+
+    # ------------------------------------------------------------ the clock
+
+    def _at(self) -> int | None:
+        """The time that a statement takes for now; None: the server's own."""
+        return self._local().wall if self._own_clock else None
+
+    def _ask_time(self) -> None:
+        sent = self._local()
+        row = self._link.one(self._queries["clock"])
+        assert row is not None
+        self._clock.take(row[0], sent)
+
+    # ------------------------------------------------------------ tasks and their owners
+
+    def accept(self, accepted: Event, blobs: Sequence[Blob] = (), *, taken: Sequence[Event] = ()) -> Head | None:
+        """Write the task's first row and its head, durably. None: done; a head: the id exists, nothing written.
+
+        Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
+        """
+        if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
+            raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
+        event, *_ = events = seal([accepted, *taken], 0, None)
+        status = accepted.status or TaskStatus.READY
+        args = (
+            event.task_id, event.step_name, str(status), event.input_hash, event.at.wall, row_hash(event), rows_json(events),
+            *blob_arrays(blobs),
+        )  # fmt: skip
+
+        def stands() -> bool | None:
+            return True if self._same(events) else None
+
+        try:
+            if self._link.write("accept", self._queries["accept"], args, stands, lambda rows: bool(rows[0][0])):
+                self._seen(events[-1])
+                return None
+        except Refusal:
+            pass
+        return self.head(event.task_id)
+
+    def claim(self, task_id: str) -> Claim:
+        """Make this process the owner, with a new random epoch and a lease; a takeover of a dead owner's task writes a row.
+
+        A task that has ended is claimed without a row, whoever owned it: terminal events are final (I3).
+        Raises: TaskBusy (who, since when, until when), UnknownTask.
+        """
+        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
+        owner = self._leases.owner()
+        while True:
+            found = self._link.one(self._queries["claimed"], (task_id, self._at()))
+            if found is None:
+                raise unknown(task_id)
+            *columns, since, until, now = found
+            head = Head._make(columns)
+            if head.owner is not None and until > now:
+                raise self._busy(head, head.owner, since, until)
+            rows: list[Event] = []
+            takeover = head.owner is not None and head.status not in TERMINAL
+            if takeover:
+                rows = self._taken(head, owner, epoch, until)
+            try:
+                return self._claim(head, owner, epoch, rows)
+            except Refusal:
+                continue  # somebody was faster: look again
+
+    def _taken(self, head: Head, owner: str, epoch: int, until: int) -> list[Event]:
+        """The row of a takeover: what was in flight is in doubt from here on; its last send was before the lease's end."""
+        data = {"owner": owner, "was": head.owner, "lease_until": until}
+        row = draft(head.task_id, Kind.TASK_CLAIMED, self.now(), status=TaskStatus.RUNNING, epoch=epoch, data=data)
+        last = self.last(head.task_id)
+        assert last is not None
+        return seal([row], last.event_seq, row_hash(last))
+
+    def _claim(self, head: Head, owner: str, epoch: int, rows: list[Event]) -> Claim:
+        sent, granted = self._local(), self._leases.grant
+        args = (head.task_id, head.epoch, owner, epoch, granted, self._at(), rows_json(rows), changes_json(rows)[0])
+
+        def stands() -> bool | None:
+            now = self.head(head.task_id)
+            return True if now is not None and now.epoch == epoch else None
+
+        self._link.write("claim", self._queries["claim"], args, stands, lambda made: True)
+        self._leases.hold(head.task_id, epoch, sent, granted)
+        head = head._replace(owner=owner, epoch=epoch)
+        if rows:
+            self._seen(rows[0])
+            head = head._replace(
+                status=str(TaskStatus.RUNNING), wake_at=None, why=None, awaits=None, updated_at=rows[0].at.wall
+            )
+        return Claim(head, epoch, bool(rows))
+
+    def _busy(self, head: Head, owner: str, since: int | None, until: int) -> TaskBusy:
+        who = describe(owner)
+        ours = who.pid == os.getpid() and who.host == describe(self._leases.owner()).host
+        place = "this process" if ours else f"process {who.pid} ({who.program or 'unknown program'} on {who.host})"
+        since = since or head.updated_at
+        ends = f"dead, it is taken over when its lease ends ({show_time(until)})"
+        return TaskBusy(
+            f"task {head.task_id} is run by {place} since {show_time(since)}",
+            hint="a thread of it has the task; wait for that run" if ours else f"{how_to_end(who)}; {ends}",
+            task=head.task_id,
+            pid=who.pid,
+            host=who.host,
+            program=who.program,
+            owner=owner,
+            since=since,
+            until=until,
+        )
+
+    def release(self, task_id: str, epoch: int) -> None:
+        """Give the task up without a row; nothing happens when the epoch is not the current one."""
+        self._link.write("release", self._queries["release"], (task_id, epoch), lambda: None, lambda rows: True)
+        self._leases.let_go(task_id, epoch)
+
+    def owner_alive(self, owner: str | None) -> bool:
+        """True while a lease of the owner that a head row names lasts."""
+        return bool(owner) and self._link.one(self._queries["owner_alive"], (owner, self._at())) is not None
+
+    def _renew(self, claims: Sequence[tuple[str, int, int]]) -> set[tuple[str, int]]:
+        tasks, epochs, granted = (list(column) for column in zip(*claims, strict=True))
+        args = (tasks, epochs, granted, self._at())
+        return self._beats.write(
+            "renew", self._queries["renew_leases"], args, lambda: None, lambda rows: {(task, epoch) for task, epoch in rows}
+        )
+
+    # ------------------------------------------------------------ appending
+
+    def append(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), keep_owner: bool = False
+    ) -> None:
+        """Append sealed rows of one task by its owner; all or none, durable at return (`base.Store.append`)."""
+        event = events[0]
+        release = False
+        if not self._leases.owns(event.task_id, event.epoch):
+            if self._same(events):
+                return
+            self._refuse(event, "DBLST", owned=True)
+        if len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event)):
+            sql = self._append
+            args: tuple[object, ...] = (*params_of(event), guard, *blob_arrays(blobs))
+        else:
+            sql = self._queries["append_rows"]
+            changes, release = changes_json(events)
+            release = release and not keep_owner
+            rows = rows_json(events)
+            args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
+        self._write_rows(events, sql, args, guard)
+        if release and event.epoch is not None:
+            self._leases.let_go(event.task_id, event.epoch)
+        if events[-1].kind in _MARKED:
+            self._seen(events[-1])
+
+    def _write_rows(self, events: Sequence[Event], sql: str, args: Sequence[object], guard: str | None) -> None:
+        """Write sealed rows, or find that they stand; sent again as they are where their fate is not known."""
+        sent = self._local()
+
+        def made(rows: list[Row]) -> bool:
+            self._clock.take(rows[0][0], sent)
+            return True
+
+        try:
+            self._link.write("append", sql, args, lambda: True if self._same(events) else None, made)
+        except Refusal as refusal:
+            if not self._same(events):
+                self._refuse(events[0], refusal.code, refusal.said, owned=True, guard=guard)
+        self._gate.newest = events[-1]
+
+    def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
+        """Append drafts without an epoch: a person's answer, cancel, freeze, evidence (`base.Store.add`)."""
+        while True:
+            last = self.last(task_id)
+            if last is None and task_id != STORE_TASK:
+                raise unknown(task_id)
+            written = seal(drafts, *((0, None) if last is None else (last.event_seq, row_hash(last))))
+            if expect is not None and written[0].event_seq != expect + 1:
+                raise moved(written[0]._replace(event_seq=expect + 1), written[0].event_seq - 1)
+            if self._add(written, changes_json(written)[0], blobs):
+                return written
+
+    def _add(self, written: list[Event], changes: str, blobs: Sequence[Blob] = ()) -> bool:
+        """Write rows that need no epoch; False: something else stands at their place."""
+        args = (written[0].task_id, False, None, rows_json(written), changes, None, *blob_arrays(blobs), False)
+
+        def stands() -> bool | None:
+            return True if self._same(written) else None
+
+        try:
+            self._link.write("add", self._queries["append_rows"], args, stands, lambda rows: True)
+        except Refusal as refusal:
+            if self._same(written):
+                return True
+            if refusal.code == "DBLMV":
+                return False
+            self._refuse(written[0], refusal.code, refusal.said, owned=False)
+        return True
+
+    def end_suspect(self, *, by: str, why: str) -> None:
+        """End suspect mode: a person vouches that nothing was sent of which the log knows nothing."""
+        row = recovered(self.now(), suspect=False, by=by, why=why)
+        self._add_to_store(row, '[{"do":"suspect","suspect":false}]')
+        self._info = None
+
+    def _add_to_store(self, row: Event, changes: str) -> None:
+        while True:
+            last = self.last(STORE_TASK)
+            if self._add(seal([row], *((0, None) if last is None else (last.event_seq, row_hash(last)))), changes):
+                return
+
+    def _same(self, events: Sequence[Event]) -> bool:
+        """True when these very rows stand in the log: compared whole, at their places."""
+        rows = self.rows(events[0].task_id, after=events[0].event_seq - 1)
+        return rows[: len(events)] == list(events)
+
+    def _refuse(self, event: Event, code: str, said: str = "", *, owned: bool, guard: str | None = None) -> NoReturn:
+        """Say why a row was not written. `owned`: its writer was to be the task's owner."""
+        if owned:
+            head = self.head(event.task_id)
+            if head is None:
+                raise unknown(event.task_id)
+            if code == "DBLST" or head.epoch != event.epoch or not self._leases.owns(event.task_id, event.epoch):
+                if event.epoch is not None:
+                    self._leases.let_go(event.task_id, event.epoch)
+                raise stale(event, head, describe(head.owner).pid if head.owner else 0)
+        if code == "DBLFZ" and guard is not None:
+            found = self._link.one(self._queries["frozen_step"], (guard,))
+            if found is not None:
+                raise frozen(guard, *found)
+        if code == "DBLKH" and (holder := self.key(said)) is not None:
+            raise key_held(holder, event.task_id)
+        if code == "DBLAS":
+            raise not_open(said, self.case(said))
+        last = self.last(event.task_id)
+        raise moved(event, 0 if last is None else last.event_seq)
+
+    def _seen(self, event: Event) -> None:
+        """Let the mark name an event that is committed."""
+        meta, server = self._gate.meta, self._gate.server
+        if meta is not None and server is not None:
+            mark = Mark(meta.store_id, server.system, server.timeline, event.task_id, event.event_seq, row_hash(event))
+            self._mark.raise_to(mark)
+
+    # ------------------------------------------------------------ caches and notes
+
+    _event = staticmethod(event_of)
+
+    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after`."""
+        rows = self._link.all(self._queries["outline"], (task_id, after))
+        plain = [
+            row if row[6] is None or row[6][:7] == "inline:" else (*row[:6], ref_in(row[6]), *row[7:]) for row in rows
+        ]
+        return cast("list[Outline]", plain)
+
+    def notified(self, case_id: str) -> None:
+        """Note that the hooks have taken this open case (`base.Store.notified`)."""
+        self._write_again("notified", "notified", (case_id, self.now().wall))
+
+    def put_snapshot(self, snapshot: Snapshot, *, before: int | None = None) -> None:
+        """Keep a snapshot, and of the task's others only the one at `before` (`base.Store.put_snapshot`)."""
+        self._write_again("snapshot", "put_snapshot", (*snapshot, before))
+
+    def drop_snapshots(self, task_id: str | None = None) -> int:
+        """Delete a task's snapshots, or all of them (None); how many there were. Changes nothing but speed."""
+        return len(self._write_again("snapshot", "drop_snapshots", (task_id,)))
+
+    def _write_again(self, what: str, query: str, args: Sequence[object]) -> list[Row]:
+        """Run a statement that may as well run twice."""
+        return self._link.write(what, self._queries[query], args, lambda: None, lambda rows: rows)
+
+    # ------------------------------------------------------------ beside the database
+
+    def spill(self, event: Event, blobs: Sequence[Blob] = ()) -> str:
+        """Keep a result that cannot be appended in a synced file of this machine (rule 6); its name."""
+        for blob in blobs:
+            (self.folder.local if isinstance(self.folder, DatabaseContent) else self.folder).put(blob.digest, blob.content)
+        return self._spill.put(event, self.now().wall)
+
+    def spilled(self, task_id: str) -> list[tuple[str, Event]]:
+        """The task's results that this machine has spilled, oldest first, by name."""
+        return self._spill.of_task(task_id)
+
+    def drop_spilled(self, name: str) -> None:
+        """Remove a spilled result once it stands in the log."""
+        self._spill.drop(name)
+
+    def verify(self) -> list[Problem]:
+        """Check every chain, gap, ref, projection and this machine's mark; read only (`pg.verify`)."""
+        from .pg.verify import verify
+
+        return verify(self.place, self._mark, self.folder, self._spill)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses. Claims that a thread still has are kept, and renewed."""
+        self._link.close()
+        self._beats.close()
+
+
+_MARKED = frozenset({Kind.TASK_PARKED, Kind.TASK_ENDED, Kind.TASK_CLAIMED})
+
+
+def beside_of(place: Place, state: str) -> str:
+    """The directory of what this machine keeps about a store."""
+    return os.path.join(os.path.abspath(place.mark or os.path.join(state, "doubtless")), name_of(place))
+
+
+def mark_of(place: Place, state: str, hooks: Hooks = None) -> MarkFile:
+    """This machine's mark of a store."""
+    return MarkFile(os.path.join(beside_of(place, state), "mark"), hooks)

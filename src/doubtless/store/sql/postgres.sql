@@ -1,0 +1,331 @@
+-- The PostgreSQL store's queries, by the names that the SQLite store uses. What SQLite does with several statements of one
+-- transaction is one function here (postgres/0001.sql). Lists are given as JSON, as in SQLite.
+
+-- name: meta
+-- One read.
+SELECT store_id, namespace, suspect, created_at
+FROM {{schema}}.meta
+
+-- name: create_meta
+-- In the transaction of the first migration; a second one finds it there.
+INSERT INTO {{schema}}.meta (one, store_id, namespace, suspect, created_at)
+VALUES (1, $1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+ON CONFLICT DO NOTHING
+
+-- name: append
+-- One statement, one round trip: epoch, freeze and place are checked and the row is written (I4).
+SELECT {{schema}}.append_1({{values}}, $22, $23::bytea[], $24::bytea[])
+
+-- name: append_rows
+-- One statement, one round trip: several rows, or rows that change projections.
+SELECT {{schema}}.append_rows_1($1, $2, $3, $4::json, $5::json, $6, $7::bytea[], $8::bytea[], $9)
+
+-- name: accept
+-- One statement: the first row and the head, or nothing.
+SELECT {{schema}}.accept_1($1, $2, $3, $4, $5, $6, $7::json, $8::bytea[], $9::bytea[])
+
+-- name: claim
+-- One statement: compare-and-set on the claim that was looked at; the next append by an old epoch is refused (I4).
+SELECT {{schema}}.claim_1($1, $2, $3, $4, $5, $6, $7::json, $8::json)
+
+-- name: release
+-- One statement: nothing happens unless the epoch is the current one.
+UPDATE {{schema}}.tasks
+SET owner = NULL, epoch = NULL, lease_until = NULL, claimed_at = NULL
+WHERE task_id = $1
+  AND epoch = $2
+
+-- name: renew_leases
+-- One statement; a lease never gets shorter. What is not given back is not ours any more.
+UPDATE {{schema}}.tasks AS task
+SET lease_until = greatest(task.lease_until, coalesce($4::bigint, {{schema}}.clock()) + held.granted)
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS held (task_id, epoch, granted)
+WHERE task.task_id = held.task_id
+  AND task.epoch = held.epoch
+RETURNING task.task_id, task.epoch
+
+-- name: claimed
+-- One read: who has the task, since when, until when.
+SELECT {{head}}, claimed_at, lease_until, coalesce($2::bigint, {{schema}}.clock())
+FROM {{schema}}.tasks
+WHERE task_id = $1
+
+-- name: owner_alive
+-- One read: whether a lease of this owner lasts.
+SELECT 1
+FROM {{schema}}.tasks
+WHERE owner = $1
+  AND lease_until > coalesce($2::bigint, {{schema}}.clock())
+LIMIT 1
+
+-- name: clock
+-- One read.
+SELECT {{schema}}.clock()
+
+-- name: put_blob
+-- One statement: content above 1 MiB where no object store is given, before the row that names it.
+SELECT {{schema}}.put_blobs_1(ARRAY[$1::bytea], ARRAY[$2::bytea])
+
+-- name: blob
+-- One read.
+SELECT content
+FROM {{schema}}.blobs
+WHERE digest = $1
+
+-- name: has_blob
+-- One read.
+SELECT 1
+FROM {{schema}}.blobs
+WHERE digest = $1
+
+-- name: blobs
+-- One read of all content, for verify.
+SELECT digest, content
+FROM {{schema}}.blobs
+
+-- name: rows
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq > $2
+ORDER BY event_seq
+
+-- name: rows_of_kinds
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND kind IN (SELECT json_array_elements_text($2::json))
+ORDER BY event_seq
+
+-- name: rows_of_step
+-- One read: a consistent prefix of the log.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq > $2
+  AND path = $3
+ORDER BY event_seq
+
+-- name: rows_at
+-- One read; rows never change.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq IN (SELECT json_array_elements_text($2::json)::bigint)
+ORDER BY event_seq
+
+-- name: outline
+-- One read: a consistent prefix of the log.
+SELECT event_seq, kind, path, step_name, status, input_hash, output_ref, error, step_seq
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq > $2
+ORDER BY event_seq
+
+-- name: first
+-- One read.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq = 1
+
+-- name: last
+-- One read.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+ORDER BY event_seq DESC
+LIMIT 1
+
+-- name: all_rows
+-- One read of the whole log, for verify.
+SELECT {{columns}}
+FROM {{schema}}.events
+ORDER BY task_id, event_seq
+
+-- name: head
+-- One read.
+SELECT {{head}}
+FROM {{schema}}.tasks
+WHERE task_id = $1
+
+-- name: heads
+-- One read.
+SELECT {{head}}
+FROM {{schema}}.tasks
+WHERE (
+    $1::bigint IS NULL
+    OR (wake_at IS NULL AND status <> 'needs_human')
+    OR wake_at <= $1
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
+ORDER BY created_at, task_id
+LIMIT nullif($2, -1)
+
+-- name: heads_of
+-- One read.
+SELECT {{head}}
+FROM {{schema}}.tasks
+WHERE status IN (SELECT json_array_elements_text($3::json))
+  AND (
+    $1::bigint IS NULL
+    OR (wake_at IS NULL AND status <> 'needs_human')
+    OR wake_at <= $1
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
+ORDER BY created_at, task_id
+LIMIT nullif($2, -1)
+
+-- name: tails
+-- One read, for verify.
+SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, tail_seq, tail_hash
+FROM {{schema}}.tasks
+
+-- name: case
+-- One read.
+SELECT {{case}}
+FROM {{schema}}.cases
+WHERE case_id = $1
+
+-- name: notified
+-- One statement; no event: a hook that was called twice has called nobody new.
+UPDATE {{schema}}.cases
+SET notified_at = $2
+WHERE case_id = $1
+
+-- name: cases_open
+-- One read.
+SELECT {{case}}
+FROM {{schema}}.cases
+WHERE settled_seq IS NULL
+ORDER BY opened_at, task_id, event_seq
+
+-- name: cases_all
+-- One read.
+SELECT {{case}}
+FROM {{schema}}.cases
+ORDER BY opened_at, task_id, event_seq
+
+-- name: cases_of_task
+-- One read.
+SELECT {{case}}
+FROM {{schema}}.cases
+WHERE task_id = $1
+ORDER BY event_seq
+
+-- name: frozen
+-- One read.
+SELECT step, why
+FROM {{schema}}.freezes
+ORDER BY step
+
+-- name: frozen_step
+-- One read, to say why a guarded append was refused.
+SELECT step, why
+FROM {{schema}}.freezes
+WHERE step = $1
+  OR step = '*'
+LIMIT 1
+
+-- name: key
+-- One read.
+SELECT {{key}}
+FROM {{schema}}.keys
+WHERE once = $1
+
+-- name: keys
+-- One read, for verify.
+SELECT {{key}}
+FROM {{schema}}.keys
+
+-- name: snapshot
+-- One read.
+SELECT {{snapshot}}
+FROM {{schema}}.snapshots
+WHERE task_id = $1
+  AND ($2::bigint IS NULL OR event_seq < $2)
+ORDER BY event_seq DESC
+LIMIT 1
+
+-- name: snapshots
+-- One read of all of them, for verify.
+SELECT {{snapshot}}
+FROM {{schema}}.snapshots
+ORDER BY task_id, event_seq
+
+-- name: put_snapshot
+-- One statement: of the others only the one at $7 stays.
+WITH pruned AS (
+  DELETE FROM {{schema}}.snapshots
+  WHERE task_id = $1
+    AND event_seq <> $2
+    AND ($7::bigint IS NULL OR event_seq <> $7)
+)
+INSERT INTO {{schema}}.snapshots ({{snapshot}})
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (task_id, event_seq) DO UPDATE SET
+  row_hash = excluded.row_hash, format = excluded.format, content = excluded.content, digest = excluded.digest
+
+-- name: drop_snapshots
+-- One statement: a cache.
+DELETE FROM {{schema}}.snapshots
+WHERE $1::text IS NULL
+  OR task_id = $1
+RETURNING event_seq
+
+-- name: triggers
+-- One read, for verify: the triggers that protect the log and are enabled always.
+SELECT tgname
+FROM pg_trigger
+WHERE tgrelid IN ('{{schema}}.events'::regclass, '{{schema}}.blobs'::regclass)
+  AND tgenabled = 'A'
+
+-- name: server
+-- One read at each connection: what the server is, and whether a commit there is durable.
+SELECT
+  pg_is_in_recovery(),
+  current_setting('synchronous_commit'),
+  current_setting('fsync'),
+  current_setting('synchronous_standby_names'),
+  current_setting('default_transaction_isolation'),
+  current_setting('server_encoding'),
+  (SELECT system_identifier FROM pg_control_system()),
+  CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: schema_version
+-- One read: the newest migration that has run; no row: none has.
+SELECT max(number)
+FROM {{schema}}.migrations
+
+-- name: is_migrated
+-- One read.
+SELECT to_regclass($1) IS NOT NULL
+
+-- name: migrations
+-- In the transaction of the migrations.
+CREATE TABLE IF NOT EXISTS {{schema}}.migrations (
+  number integer PRIMARY KEY,
+  at bigint NOT NULL
+)
+
+-- name: migrated
+-- In the transaction of the migrations.
+INSERT INTO {{schema}}.migrations (number, at)
+VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+
+-- name: has_schema
+-- One read.
+SELECT 1
+FROM pg_namespace
+WHERE nspname = $1
+
+-- name: create_schema
+-- In the transaction of the migrations.
+CREATE SCHEMA {{schema}}
+
+-- name: lock_migrations
+-- In the transaction of the migrations: one process at a time, and the next one finds them done.
+SELECT pg_advisory_xact_lock(1684172402, hashtext($1))

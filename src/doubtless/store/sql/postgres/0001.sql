@@ -1,0 +1,339 @@
+-- Migration 1: the tables, what makes them append-only, and one function for each transaction that writes.
+-- A function is one round trip, needs no session state, and each of its statements sees what was committed before it.
+-- Functions bear a number: one whose meaning changes gets a new name and the old one goes, so that old code is refused.
+
+CREATE TABLE {{schema}}.meta (
+  one integer PRIMARY KEY CHECK (one = 1),
+  store_id bytea NOT NULL CHECK (octet_length(store_id) = 16),
+  namespace bytea NOT NULL,
+  suspect boolean NOT NULL,
+  created_at bigint NOT NULL
+);
+
+-- Refs and policies are text here: inline:…, or sha256:… in hex.
+CREATE TABLE {{schema}}.events (
+  task_id text COLLATE "C" NOT NULL,
+  event_seq bigint NOT NULL CHECK (event_seq > 0),
+  step_seq bigint CHECK (step_seq > 0),
+  path text,
+  step_name text,
+  kind text NOT NULL CHECK ({{kinds}}),
+  status text,
+  attempt bigint CHECK (attempt > 0),
+  effect_class text CHECK (effect_class IS NULL OR {{effects}}),
+  idempotency_key bytea CHECK (octet_length(idempotency_key) = 32),
+  input_hash bytea CHECK (octet_length(input_hash) = 32),
+  input_ref text CHECK ({{input_ref}}),
+  output_ref text CHECK ({{output_ref}}),
+  error text,
+  data text CHECK (data IS NULL OR left(data, 1) = '{' OR (left(data, 7) = 'sha256:' AND length(data) = 71)),
+  started_at bigint,
+  finished_at bigint,
+  boot_at bigint NOT NULL,
+  epoch bigint,
+  format integer NOT NULL CHECK (format > 0),
+  prev_hash bytea CHECK (octet_length(prev_hash) = 32),
+  PRIMARY KEY (task_id, event_seq),
+  CHECK ((event_seq = 1) = (prev_hash IS NULL)),
+  CHECK (started_at IS NOT NULL OR finished_at IS NOT NULL),
+  CHECK (
+    status IS NULL
+    OR (NOT ({{task_kinds}}) AND ({{step_statuses}}))
+    OR (({{task_kinds}}) AND ({{task_statuses}}))
+  )
+);
+
+CREATE TABLE {{schema}}.blobs (
+  digest bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
+  content bytea NOT NULL
+);
+
+-- tail_seq and tail_hash: the row that last changed this head, so that loss or damage at a parked log's end shows.
+-- lease_until: microseconds of this server's clock; the claim of this epoch is alive until then.
+CREATE TABLE {{schema}}.tasks (
+  task_id text COLLATE "C" PRIMARY KEY,
+  task_name text NOT NULL,
+  status text NOT NULL CHECK ({{task_statuses}}),
+  input_hash bytea NOT NULL CHECK (octet_length(input_hash) = 32),
+  owner text,
+  epoch bigint,
+  lease_until bigint,
+  wake_at bigint,
+  created_at bigint NOT NULL,
+  updated_at bigint NOT NULL,
+  why text,
+  claimed_at bigint,
+  awaits text COLLATE "C",
+  tail_seq bigint NOT NULL,
+  tail_hash bytea NOT NULL CHECK (octet_length(tail_hash) = 32),
+  CHECK ((owner IS NULL) = (epoch IS NULL)),
+  CHECK ((owner IS NULL) = (lease_until IS NULL))
+) WITH (fillfactor = 70);
+CREATE INDEX tasks_by_status ON {{schema}}.tasks (status, created_at);
+CREATE INDEX tasks_by_owner ON {{schema}}.tasks (owner) WHERE owner IS NOT NULL;
+
+CREATE TABLE {{schema}}.cases (
+  case_id text COLLATE "C" PRIMARY KEY,
+  task_id text COLLATE "C" NOT NULL,
+  event_seq bigint NOT NULL,
+  path text,
+  kind text NOT NULL CHECK ({{case_kinds}}),
+  opened_at bigint NOT NULL,
+  settled_seq bigint,
+  settled_at bigint,
+  settled_by text,
+  notified_at bigint
+);
+CREATE INDEX cases_by_task ON {{schema}}.cases (task_id, event_seq);
+CREATE INDEX cases_open ON {{schema}}.cases (opened_at) WHERE settled_seq IS NULL;
+
+CREATE TABLE {{schema}}.freezes (
+  step text COLLATE "C" PRIMARY KEY,
+  why text NOT NULL
+);
+
+-- Business keys, each with its newest holder: `once` is unique, and a turn is taken only after the turn before it. `state`:
+-- open (in flight or in doubt), done (done_at, done_boot: when), failed (it may stand), freed (it did not happen).
+CREATE TABLE {{schema}}.keys (
+  once text COLLATE "C" PRIMARY KEY,
+  turn bigint NOT NULL CHECK (turn > 0),
+  task_id text COLLATE "C" NOT NULL,
+  path text NOT NULL,
+  state text NOT NULL CHECK (state IN ('open', 'done', 'failed', 'freed')),
+  window_us bigint CHECK (window_us > 0),
+  done_at bigint,
+  done_boot bigint,
+  CHECK ((state = 'done') = (done_at IS NOT NULL)),
+  CHECK ((done_at IS NULL) = (done_boot IS NULL))
+);
+
+-- A cache of folds: deleting all of them changes nothing but speed. Each says which row of the log it stands on.
+CREATE TABLE {{schema}}.snapshots (
+  task_id text COLLATE "C" NOT NULL,
+  event_seq bigint NOT NULL CHECK (event_seq > 0),
+  row_hash bytea NOT NULL CHECK (octet_length(row_hash) = 32),
+  format integer NOT NULL CHECK (format > 0),
+  content text NOT NULL,
+  digest bytea NOT NULL CHECK (octet_length(digest) = 32),
+  PRIMARY KEY (task_id, event_seq)
+);
+
+CREATE FUNCTION {{schema}}.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'the log is append-only: no % of %', TG_OP, TG_TABLE_NAME USING ERRCODE = 'DBLAO';
+END $$;
+
+-- Gapless: a place follows the place before it. The key refuses a place that is taken.
+CREATE FUNCTION {{schema}}.refuse_gap() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.event_seq > 1
+    AND NOT EXISTS (SELECT 1 FROM {{schema}}.events WHERE task_id = NEW.task_id AND event_seq = NEW.event_seq - 1)
+  THEN
+    RAISE EXCEPTION 'moved' USING ERRCODE = 'DBLMV';
+  END IF;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {{schema}}.events
+  FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.refuse_change();
+CREATE TRIGGER events_gapless BEFORE INSERT ON {{schema}}.events
+  FOR EACH ROW EXECUTE FUNCTION {{schema}}.refuse_gap();
+CREATE TRIGGER blobs_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {{schema}}.blobs
+  FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.refuse_change();
+-- Also for whoever sets session_replication_role.
+ALTER TABLE {{schema}}.events ENABLE ALWAYS TRIGGER events_append_only;
+ALTER TABLE {{schema}}.events ENABLE ALWAYS TRIGGER events_gapless;
+ALTER TABLE {{schema}}.blobs ENABLE ALWAYS TRIGGER blobs_append_only;
+REVOKE UPDATE, DELETE, TRUNCATE ON {{schema}}.events, {{schema}}.blobs FROM PUBLIC, CURRENT_USER;
+
+-- The store's clock: microseconds since 1970.
+CREATE FUNCTION {{schema}}.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- Asked in the transaction itself: through a pooler nobody knows which server process it runs in.
+CREATE FUNCTION {{schema}}.refuse_undurable() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' OR current_setting('fsync') = 'off' OR (
+    current_setting('synchronous_commit') = 'local' AND current_setting('synchronous_standby_names') <> ''
+  ) THEN
+    RAISE EXCEPTION 'synchronous_commit is %, fsync is %', current_setting('synchronous_commit'), current_setting('fsync')
+      USING ERRCODE = 'DBLSC';
+  END IF;
+END $$;
+
+-- Refuse a frozen step. The lock: a freeze that has returned is seen by every attempt that begins after it, and a freeze
+-- waits for the attempts that have begun.
+CREATE FUNCTION {{schema}}.refuse_frozen(p_step text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared(1684172403, hashtext('{{schema_text}}'));
+  IF EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step = p_step OR step = '*') THEN
+    RAISE EXCEPTION 'frozen' USING ERRCODE = 'DBLFZ';
+  END IF;
+END $$;
+
+-- One row of an owner that changes no projection, with the content that it names. The epoch is checked as it is written
+-- (I4): a claim that changes the epoch of a task that has an owner writes a row at the next place, so that of the two one
+-- finds its place taken. Gives the store's clock.
+CREATE FUNCTION {{schema}}.append_1(
+  {{params}},
+  p_guard text, p_digests bytea[], p_contents bytea[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  IF p_guard IS NOT NULL THEN
+    PERFORM {{schema}}.refuse_frozen(p_guard);
+  END IF;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  INSERT INTO {{schema}}.events ({{columns}})
+  SELECT {{p_columns}}
+  WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch);
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'stale epoch' USING ERRCODE = 'DBLST';
+  END IF;
+  RETURN {{schema}}.clock();
+END $$;
+
+CREATE FUNCTION {{schema}}.put_blobs_1(p_digests bytea[], p_contents bytea[]) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO {{schema}}.blobs (digest, content)
+  SELECT digest, content
+  FROM unnest(p_digests, p_contents) AS given (digest, content)
+  ON CONFLICT DO NOTHING
+$$;
+
+-- Rows as a JSON list of lists, in the order of the columns; digests in hex.
+CREATE FUNCTION {{schema}}.insert_1(p_rows json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  r json;
+BEGIN
+  FOR r IN SELECT value FROM json_array_elements(p_rows) LOOP
+    INSERT INTO {{schema}}.events ({{columns}}) VALUES ({{json_columns}});
+  END LOOP;
+END $$;
+
+-- What rows change in the projections, in their transaction, in their order.
+CREATE FUNCTION {{schema}}.apply_1(p_task text, p_changes json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  c json;
+BEGIN
+  FOR c IN SELECT value FROM json_array_elements(p_changes) LOOP
+    CASE c->>'do'
+      WHEN 'head' THEN
+        UPDATE {{schema}}.tasks
+        SET status = c->>'status', wake_at = (c->>'wake_at')::bigint, why = c->>'why', updated_at = (c->>'at')::bigint,
+          tail_seq = (c->>'seq')::bigint, tail_hash = decode(c->>'hash', 'hex'), awaits = c->>'awaits'
+        WHERE task_id = p_task
+          AND (c->>'only' IS NULL OR status IN (SELECT json_array_elements_text(c->'only')));
+      WHEN 'open' THEN
+        INSERT INTO {{schema}}.cases (case_id, task_id, event_seq, path, kind, opened_at)
+        VALUES (c->>'case', p_task, (c->>'seq')::bigint, c->>'path', c->>'kind', (c->>'at')::bigint);
+      WHEN 'close' THEN
+        UPDATE {{schema}}.cases
+        SET settled_seq = (c->>'seq')::bigint, settled_at = (c->>'at')::bigint, settled_by = c->>'by'
+        WHERE case_id = c->>'case'
+          AND settled_seq IS NULL;
+        IF NOT FOUND THEN
+          RAISE EXCEPTION '%', c->>'case' USING ERRCODE = 'DBLAS';
+        END IF;
+      WHEN 'freeze' THEN
+        PERFORM pg_advisory_xact_lock(1684172403, hashtext('{{schema_text}}'));
+        INSERT INTO {{schema}}.freezes (step, why)
+        VALUES (c->>'step', c->>'why')
+        ON CONFLICT (step) DO UPDATE SET why = excluded.why;
+      WHEN 'thaw' THEN
+        DELETE FROM {{schema}}.freezes WHERE step = c->>'step';
+      WHEN 'take' THEN
+        INSERT INTO {{schema}}.keys AS held (once, turn, task_id, path, state, window_us)
+        VALUES (c->>'once', (c->>'turn')::bigint, p_task, c->>'path', 'open', (c->>'window')::bigint)
+        ON CONFLICT (once) DO UPDATE SET
+          turn = excluded.turn, task_id = excluded.task_id, path = excluded.path, state = 'open',
+          window_us = excluded.window_us, done_at = NULL, done_boot = NULL
+        WHERE held.turn = excluded.turn - 1
+          AND held.state IN ('freed', 'done');
+        IF NOT FOUND THEN
+          RAISE EXCEPTION '%', c->>'once' USING ERRCODE = 'DBLKH';
+        END IF;
+      WHEN 'move' THEN
+        UPDATE {{schema}}.keys
+        SET state = c->>'state', done_at = (c->>'at')::bigint, done_boot = (c->>'boot')::bigint
+        WHERE once = c->>'once'
+          AND task_id = p_task
+          AND path = c->>'path'
+          AND state = 'open';
+      WHEN 'suspect' THEN
+        UPDATE {{schema}}.meta
+        SET suspect = (c->>'suspect')::boolean, store_id = coalesce(decode(c->>'store_id', 'hex'), store_id);
+    END CASE;
+  END LOOP;
+END $$;
+
+-- Several rows, or rows that change projections. `p_epoch`: the owner's; null for what needs no epoch.
+CREATE FUNCTION {{schema}}.append_rows_1(
+  p_task text, p_owned boolean, p_epoch bigint, p_rows json, p_changes json, p_guard text, p_digests bytea[],
+  p_contents bytea[], p_release boolean
+) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  IF p_guard IS NOT NULL THEN
+    PERFORM {{schema}}.refuse_frozen(p_guard);
+  END IF;
+  IF p_owned AND NOT EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task AND epoch = p_epoch) THEN
+    RAISE EXCEPTION 'stale epoch' USING ERRCODE = 'DBLST';
+  END IF;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  PERFORM {{schema}}.insert_1(p_rows);
+  PERFORM {{schema}}.apply_1(p_task, p_changes);
+  IF p_release THEN
+    UPDATE {{schema}}.tasks
+    SET owner = NULL, epoch = NULL, lease_until = NULL, claimed_at = NULL
+    WHERE task_id = p_task
+      AND epoch = p_epoch;
+  END IF;
+  RETURN {{schema}}.clock();
+END $$;
+
+-- The first row of a task and its head. False: the id exists, and nothing is written.
+CREATE FUNCTION {{schema}}.accept_1(
+  p_task text, p_name text, p_status text, p_hash bytea, p_at bigint, p_tail bytea, p_rows json, p_digests bytea[],
+  p_contents bytea[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  INSERT INTO {{schema}}.tasks (task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash)
+  VALUES (p_task, p_name, p_status, p_hash, p_at, p_at, 1, p_tail)
+  ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  PERFORM {{schema}}.insert_1(p_rows);
+  RETURN true;
+END $$;
+
+-- Become the owner of a task whose claim is the one that was looked at, and which is free or whose lease has ended; with
+-- the row of a takeover. Gives the end of the new lease. Refused (busy): it is not as it was any more.
+CREATE FUNCTION {{schema}}.claim_1(
+  p_task text, p_seen bigint, p_owner text, p_epoch bigint, p_grant bigint, p_at bigint, p_rows json, p_changes json
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  v_until bigint := coalesce(p_at, {{schema}}.clock()) + p_grant;
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  UPDATE {{schema}}.tasks
+  SET owner = p_owner, epoch = p_epoch, lease_until = v_until, claimed_at = v_until - p_grant
+  WHERE task_id = p_task
+    AND epoch IS NOT DISTINCT FROM p_seen
+    AND (owner IS NULL OR lease_until <= v_until - p_grant);
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'busy' USING ERRCODE = 'DBLBY';
+  END IF;
+  PERFORM {{schema}}.insert_1(p_rows);
+  PERFORM {{schema}}.apply_1(p_task, p_changes);
+  RETURN v_until;
+END $$;
