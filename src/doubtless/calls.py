@@ -178,7 +178,7 @@ class Runtime:
     """
 
     __slots__ = (
-        "apause", "call_child", "case_opened", "content", "find", "find_task", "invoke", "kept", "known", "monotonic",
+        "apause", "call_child", "case_opened", "content", "find", "find_task", "invoke", "kept", "known", "leases", "monotonic",
         "namespace", "patience", "pause", "randomness", "run_child", "store", "vault",
     )  # fmt: skip
 
@@ -201,6 +201,7 @@ class Runtime:
         randomness: Callable[[int], bytes],
     ) -> None:
         self.store = store
+        self.leases = store.leases
         self.content = content
         self.namespace = namespace
         self.find = find

@@ -25,7 +25,7 @@ from .outputs import Output, replayed
 from .protocol import KEY_OVER, TOO_LATE, AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide, key_forgotten, time_left
 from .recording import closing_rows, key_data, record_outcome, record_result, settled_rows, tell_cases
 from .repeats import settle_repeat
-from .store.base import Blob
+from .store.base import Blob, Leases
 from .undoing import heard
 
 
@@ -172,6 +172,9 @@ def begin_call(
             return None
         except Frozen as frozen:
             raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
+        leases = run.runtime.leases
+        if leases is not None and not outlives(leases, frame):
+            return None
     if policy.undo_by is not None and not action.allow and not time_left(policy, run.runtime.store.now()):
         record_outcome(frame, Outcome("not_sent", "deadline", TOO_LATE, None))
         return None
@@ -179,6 +182,19 @@ def begin_call(
         record_outcome(frame, Outcome("not_sent", "key_window", KEY_OVER, None))
         return None
     return request
+
+
+def outlives(leases: Leases, frame: Frame) -> bool:
+    """Whether the claim's lease lasts longer than this call may; where nobody can say, the call is not made, and so recorded.
+
+    Raises: StaleEpoch: another owner has the task. The attempt's row stands; what it would have sent was never sent.
+    """
+    try:
+        leases.outlive(frame.run.task_id, frame.run.log.epoch, frame.policy.timeout_us)
+    except StoreUnavailable as error:
+        record_outcome(frame, Outcome("not_sent", "lease", f"the lease could not be renewed: {error.message}", None))
+        return False
+    return True
 
 
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:

@@ -149,8 +149,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "number", "outcome", "retry_after_us",
-        "started",
+        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "leased", "number", "outcome",
+        "retry_after_us", "started",
     )  # fmt: skip
 
     def __init__(self, number: int, generation: int, started: Instant, epoch: int | None) -> None:
@@ -165,6 +165,7 @@ class Attempt:
         self.ended: Instant | None = None
         self.call_ended: Instant | None = None
         self.cleared = False
+        self.leased = False  # `call_ended` is where its dead owner's lease ended: the call may have gone on for its timeout
 
     def end(self, outcome: OutcomeKind, at: Instant, *, code: str = "", detail: Any = "", running: bool = False) -> None:
         """The attempt has its outcome. `running`: its thread still has the call, a send is still possible."""
@@ -272,14 +273,18 @@ class StepRecord:
         """A write of which an attempt's outcome is unknown (its own owner's running call is in flight instead)."""
         return self.effect != Effect.READ and not self.settled and self.gravest == "unknown"
 
-    def quiet_for(self, at: Instant) -> int | None:
+    def quiet_for(self, at: Instant, timeout_us: int) -> int | None:
         """Microseconds that have surely passed, at that time, since the last possible send of the current key.
+
+        `timeout_us`: how long a call may have gone on beyond the lease of an owner that died. Negative: it may still send.
 
         None while a call may still run, also one that a person overrode. The least over all attempts: where a clock was
         set, the later send is not the one with the later time.
         """
         ends = [a.call_ended for a in self.attempts if a.generation == self.generation]
-        return None if None in ends or not ends else min(elapsed_least(e, at) for e in ends if e is not None)
+        more = [timeout_us if a.leased else 0 for a in self.attempts if a.generation == self.generation]
+        pairs = zip(ends, more, strict=False)
+        return None if None in ends or not ends else min(elapsed_least(e, at) - m for e, m in pairs if e is not None)
 
     @property
     def doubt_case(self) -> str | None:
@@ -414,13 +419,18 @@ class StepRecord:
             self.error = row.error
 
     def _claimed(self, row: Event) -> None:
-        """A takeover: whatever an older owner had without outcome is unknown, and its last send was before now."""
+        """A takeover: whatever an older owner had without outcome is unknown, and its last send was before now.
+
+        Where a lease had said that the owner lives: before the lease's end and the step's timeout.
+        """
+        until = row.details.get("lease_until") if row.data is not None else None
         for attempt in self.attempts:
-            if attempt.epoch != row.epoch:
+            if attempt.epoch != row.epoch and (attempt.outcome is None or attempt.call_ended is None):
                 if attempt.outcome is None:
                     attempt.end("unknown", row.at, code="owner_died")
-                elif attempt.call_ended is None:
-                    attempt.call_ended = row.at
+                attempt.call_ended = row.at
+                if until is not None:
+                    attempt.call_ended, attempt.leased = Instant(until, row.boot_at - (row.at.wall - until)), True
 
 
 _APPLY: dict[str, Callable[[StepRecord, Event], None]] = {

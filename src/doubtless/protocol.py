@@ -216,7 +216,7 @@ def _look_at(left: int, now: Instant, why: str) -> Action:
 
 def _until_quiet(policy: Policy, record: StepRecord, last: Look, now: Instant) -> int:
     """Microseconds until no call under the key can land any more; while one runs: until the next look."""
-    quiet = record.quiet_for(now)
+    quiet = record.quiet_for(now, policy.timeout_us)
     if quiet is None:
         wait = _pause(policy, record, len(record.looks))
         return wait - elapsed_most(last.finished, now)
@@ -248,7 +248,7 @@ def absences(policy: Policy, record: StepRecord, looks: list[Look]) -> list[Look
         return []
     proofs: list[Look] = []
     for look in reversed(looks):
-        quiet = record.quiet_for(look.started)
+        quiet = record.quiet_for(look.started, policy.timeout_us)
         if look.answer != "absent" or quiet is None or quiet < after:
             break
         proofs.insert(0, look)
@@ -258,7 +258,7 @@ def absences(policy: Policy, record: StepRecord, looks: list[Look]) -> list[Look
 def counts(policy: Policy, record: StepRecord, look: Look) -> bool:
     """Whether this look-back, the newest, settles the doubt: a second proven absence, or a final no effect."""
     if look.answer == "no_effect":
-        quiet = record.quiet_for(look.started)
+        quiet = record.quiet_for(look.started, policy.timeout_us)
         return quiet is not None and quiet >= landing_time(policy)
     if look.answer != "absent":
         return False
@@ -271,13 +271,14 @@ def _answered(policy: Policy, record: StepRecord, now: Instant) -> Action:
     answer = record.answer
     assert answer is not None
     if not answer.even_now:
-        quiet, settle = record.quiet_for(now), landing_time(policy)
+        quiet, settle = record.quiet_for(now, policy.timeout_us), landing_time(policy)
         if quiet is None and record.current:
             return WaitUntil(now.wall + policy.timeout_us, "the answer acts when the running call has ended")
         if quiet is not None and quiet < settle:
             return WaitUntil(now.wall + settle - quiet, "the answer acts when nothing can land any more")
         if policy.has_query and quiet is not None:
-            fresh = [k for k in record.looks if k.seq > answer.seq and (record.quiet_for(k.started) or 0) >= settle]
+            since = [k for k in record.looks if k.seq > answer.seq]
+            fresh = [k for k in since if (record.quiet_for(k.started, policy.timeout_us) or 0) >= settle]
             if not fresh:
                 return LookBack("a fresh look before the answer acts")
             if fresh[-1].answer in ("pending", "several"):

@@ -109,7 +109,7 @@ class DeadlineBeforeTheRow(World):
 
 
 def absence_from_the_start() -> None:
-    def quiet_for(self: StepRecord, at: Instant) -> int | None:
+    def quiet_for(self: StepRecord, at: Instant, timeout_us: int) -> int | None:
         return min((elapsed_least(a.started, at) for a in self.attempts if a.generation == self.generation), default=None)
 
     StepRecord.quiet_for = quiet_for  # type: ignore[method-assign]

@@ -95,7 +95,8 @@ def test_what_tells_two_states_apart_knows_every_field_of_a_record() -> None:
         "origin", "output_ref", "path", "policy_digest", "settle_from", "status", "step_seq", "suspect",
     }  # fmt: skip
     assert set(Attempt.__slots__) == {
-        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "number", "outcome", "retry_after_us", "started",
+        "call_ended", "cleared", "code", "detail", "ended", "epoch", "generation", "leased", "number", "outcome",
+        "retry_after_us", "started",
     }  # fmt: skip
     assert Answer._fields == ("seq", "then", "even_now", "by")
     assert Look._fields == ("seq", "answer", "why", "started", "finished", "epoch", "attempt", "look_again_us")

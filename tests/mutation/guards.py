@@ -384,7 +384,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a fresh look is one after the answer and after the quiet time",
         PROTOCOL,
-        "fresh = [k for k in record.looks if k.seq > answer.seq and (record.quiet_for(k.started) or 0) >= settle]",
+        "fresh = [k for k in since if (record.quiet_for(k.started, policy.timeout_us) or 0) >= settle]",
         "fresh = list(record.looks)",
         (U + "a_look_before_the_answer_or_before_the_quiet_time_is_not_fresh",),
     ),

@@ -1,4 +1,4 @@
-"""Commands that care for a store: verify, recover; and demo."""
+"""Commands that care for a store: verify, recover, migrate; and demo."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ def recover(called: Invocation, *, accept: bool, end: bool, by: str, why: str, u
         raise UsageError(f"{'--accept' if accept else '--end'} needs who says so, and why", hint="--by NAME --why TEXT")
     if end:
         return end_suspect_mode(called, url, by, why)
-    from ..store import path_of
-    from ..store.recover import recover as recover_store
+    from ..app import state_directory
+    from ..store import recover_store
 
     app = Doubtless(url_said(called, url))
     try:
-        found = recover_store(path_of(app.url), clock=app.clock.now, accept=accept, by=by, why=why)
+        found = recover_store(
+            app.url, clock=app.clock.now, state=state_directory(), accept=accept, by=by, why=why
+        )
     except StoreDamaged as error:
         if not called.as_json:
             for intent in error.context.get("intents", []):
@@ -96,15 +98,12 @@ def recover(called: Invocation, *, accept: bool, end: bool, by: str, why: str, u
 
 def end_suspect_mode(called: Invocation, url: str | None, by: str, why: str) -> int:
     """Let new writes be sent again as ever."""
-    from ..store import open_store
-
     with changing(called, url) as app:
-        if not app.store.info().suspect:
+        store = app.store
+        if not store.info().suspect:
             raise UsageError("the store is not in suspect mode; there is nothing to end")
-        store = open_store(app.url, clock=app.clock.now)
         store.end_suspect(by=by, why=why)
-        store.close()
-        path = store.path
+        path = getattr(store, "path", store.info().location)
     if called.as_json:
         emit({"path": path, "reason": None, "rows": None, "intents": [], "accepted": False, "suspect": False})
     else:
@@ -146,6 +145,31 @@ def as_text(found: Recovery, suspect: bool, store: str | None) -> str:
     if suspect:
         lines.append(f"suspect mode ends with: {typed('recover', store=store, end='', by='NAME', why='TEXT')}")
     return "\n".join([*lines, *open_ones])
+
+
+@click.command(short_help="Make or renew the tables of a PostgreSQL store.")
+@click.option("--namespace", metavar="TEXT", help="Part of every key, set once per store. Default: random.")
+@store_option
+@common
+@click.pass_obj
+def migrate(called: Invocation, *, namespace: str | None, url: str | None) -> int:
+    """Bring the tables of a PostgreSQL store to this version: forward only, all or nothing, one process at a time.
+
+    Safe to run again, and by several at once. Refused, and then nothing is changed: a store with newer tables than this
+    version knows, and a database without tables where this machine knows of a store.
+
+    JSON: {"store", "before": the schema that it had (0: none), "after"}.
+    """
+    from ..app import state_directory
+    from ..store import migrate_store
+
+    said = url_said(called, url)
+    before, after = migrate_store(said, state=state_directory(), namespace=None if namespace is None else namespace.encode())
+    if called.as_json:
+        emit({"store": called.url, "before": before, "after": after})
+    else:
+        say(f"schema {after}: nothing to do" if before == after else f"schema {before} -> {after}")
+    return OK
 
 
 @click.command(

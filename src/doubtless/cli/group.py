@@ -17,7 +17,7 @@ HOMES: dict[str, str] = {
     "run": "running", "resume": "running", "fork": "forking", "cancel": "ordering", "compensate": "ordering",
     "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
     "inbox": "people", "settle": "people", "send-event": "sending", "freeze": "people", "thaw": "people",
-    "verify": "care", "recover": "care", "gc": "tidying", "demo": "care",
+    "verify": "care", "recover": "care", "migrate": "care", "gc": "tidying", "demo": "care",
     "crashtest": "crashtesting",
 }  # fmt: skip
 """Each command and the module that holds it, in the order of the help; a module is loaded when it is needed."""

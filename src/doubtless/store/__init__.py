@@ -13,6 +13,7 @@ from ..events import Instant
 if TYPE_CHECKING:
     from .base import Store
     from .folder import Hooks
+    from .recover import Recovery
 
 
 POSTGRES = ("postgresql", "postgres")
@@ -54,6 +55,29 @@ def _open_postgres(
     return PostgresStore(
         url, clock=clock, state=state, namespace=namespace, own_clock=own_clock, hooks=hooks, read_only=read_only
     )
+
+
+def migrate_store(url: str, *, state: str, namespace: bytes | None = None) -> tuple[int, int]:
+    """Make or renew the tables of a PostgreSQL store; the schema before (0: none) and after (`pg.migrate`).
+
+    Raises: StoreRefused for a SQLite store, which is made at its first use.
+    """
+    if url.partition("://")[0] not in POSTGRES:
+        raise StoreRefused(f"{path_of(url)} needs no migration: a SQLite store is made at its first use", hint="just run a task")
+    from .pg.migrate import migrate
+
+    return migrate(url, state=state, namespace=namespace)
+
+
+def recover_store(url: str, *, clock: Callable[[], Instant], state: str, accept: bool, by: str = "", why: str = "") -> Recovery:
+    """Say why a store is refused, or go on with it in suspect mode (`recover.recover`, `pg.recover.recover`)."""
+    if url.partition("://")[0] in POSTGRES:
+        from .pg.recover import recover as recover_postgres
+
+        return recover_postgres(url, clock=clock, state=state, accept=accept, by=by, why=why)
+    from .recover import recover
+
+    return recover(path_of(url), clock=clock, accept=accept, by=by, why=why)
 
 
 def path_of(url: str) -> str:

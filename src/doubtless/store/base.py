@@ -257,6 +257,9 @@ class Store(Protocol):
     def drop_spilled(self, name: str) -> None:
         """Remove a spilled result once it stands in the log."""
 
+    def end_suspect(self, *, by: str, why: str) -> None:
+        """End suspect mode: a person vouches that nothing was sent of which the log knows nothing."""
+
     def place_blobs(self, place: str) -> str:
         """Write down where content above 1 MiB lies from now on, unless a place is written down; the one that stands."""
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one database for many machines, leases say who is alive. Each method is one transaction (`base.Store`)."""
+"""The PostgreSQL store: one database for many machines; leases say who is alive. Each write is one statement (`base.Store`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn, cast
 
+from .. import host
 from ..errors import TaskBusy, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from ..fold import names_key
@@ -85,7 +86,7 @@ class PostgresStore(Reading):
         if self._info is None:
             row = self._link.one(self._queries["meta"])
             assert row is not None
-            self._info = StoreInfo(self.place.shown, row[1], row[2], SCHEMA)
+            self._info = StoreInfo(self.place.shown, row[1], row[2], SCHEMA, row[4])
         return self._info
 
     # ------------------------------------------------------------ the clock
@@ -180,7 +181,7 @@ class PostgresStore(Reading):
 
     def _busy(self, head: Head, owner: str, since: int | None, until: int) -> TaskBusy:
         who = describe(owner)
-        ours = who.pid == os.getpid() and who.host == describe(self._leases.owner()).host
+        ours = who.pid == host.pid() and who.host == describe(self._leases.owner()).host
         place = "this process" if ours else f"process {who.pid} ({who.program or 'unknown program'} on {who.host})"
         since = since or head.updated_at
         ends = f"dead, it is taken over when its lease ends ({show_time(until)})"
@@ -372,11 +373,23 @@ class PostgresStore(Reading):
         """Remove a spilled result once it stands in the log."""
         self._spill.drop(name)
 
-    def verify(self) -> list[Problem]:
+    def place_blobs(self, place: str) -> str:
+        """Write down where content above 1 MiB lies, unless a place is written down; the one that stands."""
+        self._write_again("place_blobs", "place_blobs", (place,))
+        self._info = None
+        return self.info().blobs or place
+
+    def unnamed(self, digests: set[bytes]) -> set[bytes]:
+        """Those of these digests that no event, no snapshot and no result spilled on this machine names."""
+        from .pg.verify import unnamed
+
+        return unnamed(digests, self.place, self._spill)
+
+    def verify(self, holds: Callable[[bytes], bool] | None = None) -> list[Problem]:
         """Check every chain, gap, ref, projection and this machine's mark; read only (`pg.verify`)."""
         from .pg.verify import verify
 
-        return verify(self.place, self._mark, self.folder, self._spill)
+        return verify(self.place, self._mark, self.folder, self._spill, holds)
 
     def close(self) -> None:
         """Close the connections that nobody uses. Claims that a thread still has are kept, and renewed."""

@@ -54,7 +54,7 @@ def insert(cursor: apsw.Cursor, events: Sequence[Event], path: str) -> None:
             cursor.execute(queries()["insert"], event)
         except apsw.ConstraintError as error:
             check_refusal(error, path)
-            raise moved(event, _last_seq(cursor, event.task_id))
+            raise moved(event, _last_seq(cursor, event.task_id)) from None
 
 
 def put_blobs(cursor: apsw.Cursor, blobs: Sequence[Blob]) -> None:

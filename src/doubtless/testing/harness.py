@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..inbox import Case, Inbox
     from ..steps import Step
     from ..store.base import Store
+    from ..store.sqlite import SqliteStore
 
 NAMESPACE = b"doubtless.testing"
 """Fixed, so that keys, and the jitter that is drawn from them, are the same in each run of a test."""
@@ -76,7 +77,7 @@ class Harness:
 
     def _open(self, url: str, **options: Any) -> Store:
         options |= {"namespace": options.get("namespace") or NAMESPACE, "read_only": False}
-        return cast("Store", MortalStore(open_store(url, **options), self._at_append))
+        return cast("Store", MortalStore(cast("SqliteStore", open_store(url, **options)), self._at_append))
 
     def _thread_died(self, args: threading.ExceptHookArgs) -> None:
         if not isinstance(args.exc_value, Killed):  # a thread of a killed process ends without a word

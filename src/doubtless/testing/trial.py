@@ -191,7 +191,7 @@ class Trial(Harness):
 
     def _open(self, url: str, **options: Any) -> Store:
         options |= {"namespace": NAMESPACE, "read_only": False, "hooks": None}
-        return cast("Store", CountedStore(open_store(url, **options), self._at_append, self._points.come_by))
+        return cast("Store", CountedStore(cast("SqliteStore", open_store(url, **options)), self._at_append, self._points.come_by))
 
     def _at_append(self, when: When, events: Sequence[Event]) -> None:
         last = events[-1]

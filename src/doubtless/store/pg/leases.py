@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
+from ... import host
 from ...errors import DoubtlessError, StaleEpoch
 from ...events import Instant
 from ..owners import Who
@@ -52,15 +53,15 @@ class Leases:
         """In the child of a fork (and at first): nothing is held, and the name is another one."""
         self.held.clear()
         self.name = ""
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._lock = host.lock()
+        self._wake = host.event()
         self._thread: threading.Thread | None = None
 
     def owner(self) -> str:
         """This process's name as an owner: its number, host and program, and something that no other process has."""
         if not self.name:
             program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-            self.name = f"{os.getpid()}-{self._randomness(6).hex()}@{socket.gethostname()}:{program[:60]}"
+            self.name = f"{host.pid()}-{self._randomness(6).hex()}@{socket.gethostname()}:{program[:60]}"
         return self.name
 
     # ------------------------------------------------------------ claims
@@ -75,7 +76,7 @@ class Leases:
         with self._lock:
             self.held[task_id] = Held(epoch, sent.boot + granted, self.longest)
             if self._beats and self._thread is None:
-                self._thread = threading.Thread(target=self._beat_on, name="doubtless-leases", daemon=True)
+                self._thread = host.thread(target=self._beat_on, name="doubtless-leases", daemon=True)
                 self._thread.start()
 
     def let_go(self, task_id: str, epoch: int) -> None:
@@ -154,8 +155,8 @@ def describe(owner: str) -> Who:
     """Who an owner is, as its name says."""
     process, _, place = owner.partition("@")
     number = process.partition("-")[0]
-    host, _, program = place.partition(":")
-    return Who(int(number) if number.isdigit() else 0, host, program, 0)
+    machine, _, program = place.partition(":")
+    return Who(int(number) if number.isdigit() else 0, machine, program, 0)
 
 
 _LEASES: weakref.WeakSet[Leases] = weakref.WeakSet()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 
+from ... import host
 from ...errors import StoreDamaged, StoreError, StoreRefused, StoreUnavailable
 from ..folder import Hooks
 
@@ -139,7 +139,8 @@ class Link:
 
     def _read(self, sql: str, args: Sequence[Any]) -> list[Row]:
         for pause in PAUSES[:2]:
-            time.sleep(pause) if pause else None
+            if pause:
+                host.sleep(pause)
             connection = self.take()
             try:
                 return self._execute(connection, sql, args)
@@ -160,7 +161,9 @@ class Link:
 
     # ------------------------------------------------------------ writing
 
-    def write(self, what: str, sql: str, args: Sequence[Any], stands: Callable[[], T | None], made: Callable[[list[Row]], T]) -> T:
+    def write(
+        self, what: str, sql: str, args: Sequence[Any], stands: Callable[[], T | None], made: Callable[[list[Row]], T]
+    ) -> T:
         """Run one statement that writes, durable at return; what `made` makes of its rows.
 
         After a lost connection the fate is looked up by `stands`: what it returns is the result of a statement that did
@@ -173,7 +176,7 @@ class Link:
         sent = False
         for pause in PAUSES:
             if pause:
-                time.sleep(pause)
+                host.sleep(pause)
             try:
                 if sent and (found := stands()) is not None:
                     return found

@@ -58,12 +58,12 @@ class Gate:
         (standby, commit, fsync, standbys, isolation, encoding, system, timeline, _) = _one(connection, self._queries["server"])
         shown = self.place.shown
         if encoding != "UTF8":
-            raise StoreRefused(f"{shown} has encoding {encoding}: not every text can be stored", hint="createdb -E UTF8 -T template0")
+            raise StoreRefused(f"{shown} has encoding {encoding}: it holds not every text", hint="createdb -E UTF8 -T template0")
         if self._read_only:
             return Server(system, timeline)
         if standby:
             raise StoreRefused(
-                f"{shown} is a standby, which takes no writes", hint="give the primary's URL; to look only, open it with read_only"
+                f"{shown} is a standby, which takes no writes", hint="give the primary's URL; a standby can be opened read_only"
             )
         if fsync == "off":
             raise StoreRefused(f"{shown} runs with fsync=off: an intent would be lost with the power", hint="set fsync = on")
@@ -74,7 +74,7 @@ class Gate:
             )
         if commit == "local" and standbys:
             raise StoreRefused(
-                f"{shown} commits with synchronous_commit=local beside synchronous standbys ({standbys}): a failover can lose intents",
+                f"{shown} commits with synchronous_commit=local beside standbys ({standbys}): a failover loses intents",
                 hint="set synchronous_commit = on for the server, the database and the role",
             )
         if isolation != "read committed":
@@ -160,8 +160,8 @@ def misfit(found: Mark | str, meta: Meta, server: Server, place: Place, log: Log
         return "it is on another server than before: a copy, or a backup that was restored elsewhere"
     if found.timeline != server.timeline and place.failover != "synchronous":
         return (
-            f"the server's timeline is {server.timeline}, it was {found.timeline}: a standby was promoted or a backup restored, and"
-            " commits that were acknowledged may be gone (?failover=synchronous says that failovers here lose none)"
+            f"the server's timeline is {server.timeline}, it was {found.timeline}: a standby was promoted or a backup restored,"
+            " and acknowledged commits may be gone (?failover=synchronous says that failovers here lose none)"
         )
     return ""
 

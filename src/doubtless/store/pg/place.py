@@ -45,14 +45,14 @@ def place_of(url: str) -> Place:
             others.append((name, value))
     schema = own.get("schema", "doubtless")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", schema):
-        raise StoreRefused(f"{schema!r} is no schema's name here", hint="lower-case letters, digits and _, as in ?schema=doubtless")
+        raise StoreRefused(f"{schema!r} is no schema's name", hint="lower-case letters, digits and _, as in ?schema=doubtless")
     try:
         lease = parse_duration(own.get("lease", LEASE))
         connections = int(own.get("connections", CONNECTIONS))
     except (UsageError, ValueError) as error:
         raise StoreRefused(f"{url_without_password(url)}: {error}", hint="as in ?lease=PT30S&connections=8") from error
     if lease < 1_000_000 or connections < 1:
-        raise StoreRefused("a lease lasts at least a second, over at least one connection", hint="as in ?lease=PT30S&connections=8")
+        raise StoreRefused("a lease lasts a second at least, and one connection is needed", hint="as in ?lease=PT30S")
     if own.get("failover", "") not in ("", "synchronous"):
         raise StoreRefused(f"failover={own['failover']} says nothing", hint="?failover=synchronous, or leave it out")
     conninfo = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(others, quote_via=quote), ""))
@@ -67,7 +67,8 @@ def url_without_password(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0]
-    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in ("password", "direct")], quote_via=quote, safe="/")
+    shown = [pair for pair in parse_qsl(parts.query) if pair[0] not in ("password", "direct")]
+    query = urlencode(shown, quote_via=quote, safe="/")
     return urlunsplit((parts.scheme, name + at + host, parts.path, query, ""))
 
 

@@ -38,7 +38,8 @@ def params_of(event: Event) -> tuple[Any, ...]:
 def event_of(row: Sequence[Any]) -> Event:
     """A stored row as today's `Event`."""
     given, made, data = row[_INPUT], row[_OUTPUT], row[_DATA]
-    if (given is None or given[:7] == "inline:") and (made is None or made[:7] == "inline:") and (data is None or data[:1] == "{"):
+    inline = (given is None or given[:7] == "inline:") and (made is None or made[:7] == "inline:")
+    if inline and (data is None or data[:1] == "{"):
         return upcast(row)
     return upcast((*row[:_INPUT], ref_in(given), ref_in(made), row[_OUTPUT + 1], ref_in(data), *row[_DATA + 1 :]))
 

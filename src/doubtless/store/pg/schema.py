@@ -30,6 +30,7 @@ class Meta(NamedTuple):
     namespace: bytes
     suspect: bool
     created_at: int
+    blobs: str | None
 
 
 def _any_of(column: str, values: Iterable[str]) -> str:

@@ -12,8 +12,8 @@ from ...errors import StoreError
 from ..base import Problem
 from ..folder import Folder
 from ..spill import Spill
-from ..verify import checks_of, damaged_spills
-from .link import Connection, connect, shut
+from ..verify import Beside, Holds, checks_of, damaged_spills, still_unnamed, unspilled
+from .link import Connection, as_store_error, connect, shut
 from .mark import MarkFile
 from .opening import Gate, Log, misfit, refuse_wrong_schema
 from .place import Place
@@ -21,7 +21,7 @@ from .rows import event_of
 from .schema import SCHEMA, Meta, migration, queries
 
 _EVENTS = frozenset({"all_rows", "rows", "rows_at"})
-_WHOLE = frozenset({"all_rows", "blobs", "snapshots", "tails"})
+_WHOLE = frozenset({"all_rows", "blobs", "naming", "snapshots", "tails"})
 """What may be larger than memory: read through a cursor of the server."""
 
 
@@ -57,10 +57,11 @@ class PostgresSource:
         return self.meta.suspect
 
 
-def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill) -> list[Problem]:
+def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill, holds: Holds | None = None) -> list[Problem]:
     """Check every chain, gap and ref, every projection, the spilled results and this machine's mark.
 
     Meaning: one consistent view of the log; what is written meanwhile is not seen. Works on a suspect store too.
+    `holds`: whether content lies elsewhere than in the database and the folder.
     """
     problems: list[Problem] = []
     found = mark.read()
@@ -73,7 +74,7 @@ def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill) -> list[P
             connection.read_only = True
             refuse_wrong_schema(connection, place)
             source = PostgresSource(connection, place.schema)
-            for check in (lambda: _triggers(source, place), *checks_of(source, folder)):
+            for check in (lambda: _triggers(source, place), *checks_of(source, Beside(folder, holds))):
                 try:
                     problems.extend(check())
                 except psycopg.Error as error:
@@ -91,6 +92,18 @@ def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill) -> list[P
         problems.append(Problem(mark.path, None, f"the last write of the mark failed: {mark.fault}"))
     problems.extend(damaged_spills(spill))
     return problems
+
+
+def unnamed(digests: set[bytes], place: Place, spill: Spill) -> set[bytes]:
+    """Those of these digests that no event, snapshot or spilled result of this log names."""
+    connection = connect(place.conninfo, place.shown, autocommit=False)
+    try:
+        left = still_unnamed(digests, PostgresSource(connection, place.schema).read("naming"))
+    except psycopg.Error as error:
+        raise as_store_error(error, "the store cannot be read", place.shown, written=False) from error
+    finally:
+        shut(connection)
+    return unspilled(left, spill)
 
 
 def _triggers(source: PostgresSource, place: Place) -> Iterator[Problem]:

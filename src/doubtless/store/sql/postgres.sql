@@ -3,8 +3,22 @@
 
 -- name: meta
 -- One read.
-SELECT store_id, namespace, suspect, created_at
+SELECT store_id, namespace, suspect, created_at, blobs
 FROM {{schema}}.meta
+
+-- name: place_blobs
+-- One statement, which may run twice: of two places written down at the same moment one stands.
+UPDATE {{schema}}.meta
+SET blobs = $1
+WHERE blobs IS NULL
+
+-- name: naming
+-- One read of the whole log: everything in it that can name content.
+SELECT input_ref, output_ref, data, error
+FROM {{schema}}.events
+UNION ALL
+SELECT NULL, NULL, content, NULL
+FROM {{schema}}.snapshots
 
 -- name: create_meta
 -- In the transaction of the first migration; a second one finds it there.
@@ -56,6 +70,13 @@ SELECT 1
 FROM {{schema}}.tasks
 WHERE owner = $1
   AND lease_until > coalesce($2::bigint, {{schema}}.clock())
+LIMIT 1
+
+-- name: living
+-- One read, for recover: an owner whose lease lasts.
+SELECT owner
+FROM {{schema}}.tasks
+WHERE lease_until > {{schema}}.clock()
 LIMIT 1
 
 -- name: clock

@@ -7,7 +7,8 @@ CREATE TABLE {{schema}}.meta (
   store_id bytea NOT NULL CHECK (octet_length(store_id) = 16),
   namespace bytea NOT NULL,
   suspect boolean NOT NULL,
-  created_at bigint NOT NULL
+  created_at bigint NOT NULL,
+  blobs text
 );
 
 -- Refs and policies are text here: inline:…, or sha256:… in hex.
