@@ -80,7 +80,7 @@ def _write_down(rows: list[tuple[str, int, int]], draws: int, seed: int) -> None
         f"`python -m tests.power --draws {draws} --seed {seed}`: {sum(row[2] for row in rows):,} states, and nothing is lost in any.",
         "",
     ]
-    table += ["| taken away | what is lost then | command |", "|---|---|---|"]
+    table += ["| taken away | the first finding says | command |", "|---|---|---|"]
     table += [f"| {says} | {SAID[name]} | `python -m tests.power --plant {name}` |" for name, (_, says) in PLANTS.items()]
     text = PAGE.read_text(encoding="utf-8")
     begin, end = "<!-- power: written by make power -->", "<!-- /power -->"
