@@ -48,12 +48,12 @@ def listens(port: int) -> bool:
 class Process:
     """A process with a session of its own, so that it and all its children can be killed; its output goes to a file."""
 
-    def __init__(self, command: list[str], log: Path, more: Mapping[str, str] = {}, cwd: Path | None = None) -> None:  # noqa: B006
+    def __init__(self, command: list[str], log: Path, more: Mapping[str, str] | None = None, **options: Any) -> None:
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True,
-                env={**environment(), "PYTHONUNBUFFERED": "1", **more},
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**environment(), "PYTHONUNBUFFERED": "1", **(more or {})}, **options,
             )  # fmt: skip
         self.pid = self._process.pid
 

@@ -1,0 +1,40 @@
+"""DBOS: queues on PostgreSQL, workers killed, workflows recovered while the first execution still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crash.outside import World
+
+from . import cells
+from .on_dbos import OnPostgres
+from .postgres import binaries
+from .recon import reconcile
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[OnPostgres]:
+    pytest.importorskip("dbos")
+    if binaries() is None:
+        pytest.skip("there is no PostgreSQL server here")
+    engine = OnPostgres()
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize(("effect", "cell", "look"), list(cells.names()))
+def test_no_write_happens_twice_and_no_doubt_is_silent(
+    engine: OnPostgres, world: World, tmp_path: Path, effect: str, cell: str, look: str
+) -> None:
+    cells.play(engine, world, tmp_path, effect, cell, look)
+
+
+def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_killed_and_a_reply_lost(
+    engine: OnPostgres, tmp_path: Path
+) -> None:
+    reconcile(engine, tmp_path)
