@@ -22,7 +22,7 @@ from doubtless.timeline import TaskView
 
 from . import built
 
-PATIENCE = 60.0
+PATIENCE = float(os.environ.get("ENGINES_PATIENCE", "60"))
 
 
 def until(reached: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -140,7 +140,7 @@ class Crew:
         """A worker, ready to run tasks. `changes`: of its scenario."""
         number = len(self.workers) + 1
         command, ready = self.command(number)
-        environment = self.environment()
+        environment = dict(self.environment())
         if changes:
             environment[built.SCENARIO] = Scenario(**json.loads(environment[built.SCENARIO])).but(**changes).dump()
         worker = Process(command, self.folder / f"worker-{number}.log", environment)
