@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 from .celery_project import BROKER, connect
 from .ground import Crew, Process, free_port, listens, until
+
+RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 class CeleryCrew(Crew):
@@ -66,6 +70,50 @@ class Redis:
 
     def close(self) -> None:
         self.server.kill()
+
+
+class RabbitMQ:
+    """Debian's rabbitmq-server on ports of its own, with an Erlang port mapper of its own."""
+
+    name = "celery-rabbitmq"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self._mapped, self._dist = folder, free_port(), free_port(), free_port()
+        self._mapper = Process(["epmd", "-port", str(self._mapped)], folder / "epmd.log")
+        until(lambda: listens(self._mapped), "epmd")
+        (folder / "rabbitmq.conf").write_text("loopback_users = none\nlog.console = true\n")
+        (folder / "plugins").write_text("[].\n")
+        self.start()
+
+    def start(self) -> None:
+        settings = {
+            "HOME": str(self.folder), "ERL_EPMD_PORT": str(self._mapped), "RABBITMQ_NODENAME": f"test{self.port}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(self._dist),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"), "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"), "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+        }  # fmt: skip
+        self.server = Process([RABBITMQ], self.folder / "rabbitmq.log", settings)
+        until(lambda: listens(self.port) or self.server.poll() is not None, "rabbitmq-server")
+        assert self.server.poll() is None, self.server.log.read_text()[-3000:]
+
+    def crew(self, folder: Path, program: dict[str, str]) -> CeleryCrew:
+        return RabbitCrew(folder, program, {"url": f"amqp://guest:guest@127.0.0.1:{self.port}//", "options": {}})
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def close(self) -> None:
+        self.server.kill()
+        self._mapper.kill()
+
+
+class RabbitCrew(CeleryCrew):
+    """RabbitMQ redelivers when a connection breaks: the worker's main process is killed, and its child runs on."""
+
+    def redelivered(self, task_id: str) -> None:
+        os.kill(self.workers[0].pid, signal.SIGKILL)
+        super().redelivered(task_id)
 
 
 class Folder:

@@ -11,6 +11,7 @@ import pytest
 from crash.outside import World
 
 from . import cells
+from .brokers import killed_and_restarted
 from .on_celery import Redis
 from .recon import reconcile
 
@@ -38,3 +39,7 @@ def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_ki
     engine: Redis, tmp_path: Path
 ) -> None:
     reconcile(engine, tmp_path)
+
+
+def test_a_broker_that_is_killed_loses_no_task_and_doubles_no_write(engine: Redis, world: World, tmp_path: Path) -> None:
+    killed_and_restarted(engine, world, tmp_path, new_worker=True)
