@@ -9,7 +9,7 @@ SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove simulate explore power mutants engines guarantee docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove simulate explore fuzz power mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,11 +42,14 @@ crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv 
 	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(ABSURD),--absurd) --out docs/crash-bench.md
 
 prove: setup ## the whole matrix, the whole kill sweep, every slice of the exploration, and SEEDS simulated runs
-	$(PYTEST) -m "prove or not prove"
+	FUZZ=prove $(PYTEST) -m "prove or not prove"
 	$(BIN)/python -m tests.simulation $(SEEDS)
 
 simulate: setup ## SEEDS simulated runs alone, on all cores; prints what they came through, and writes docs/proof.md
 	$(BIN)/python -m tests.simulation $(SEEDS) --record
+
+fuzz: setup ## for MINUTES (10): values, arguments and the public API, with other examples in each round
+	$(BIN)/python tests/fuzz/run.py $(or $(MINUTES),10)
 
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md
 	$(BIN)/python -m tests.explore --plants --record

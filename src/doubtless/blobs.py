@@ -7,6 +7,7 @@ before it).
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 256
 DATABASE_BYTES = 1 << 20
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 class Content:
@@ -83,11 +85,8 @@ def show_ref(ref: str | bytes | None) -> str | None:
 
 def parse_ref(text: str) -> str | bytes:
     """A ref as it was before `show_ref`. Raises StoreDamaged for what is none."""
-    if text.startswith("sha256:"):
-        try:
-            return bytes.fromhex(text[7:])
-        except ValueError:
-            pass
+    if _DIGEST.fullmatch(text):
+        return bytes.fromhex(text[7:])
     elif text.startswith("inline:"):
         return text
     raise StoreDamaged(f"{text[:80]!r} is no ref", hint="a ref is inline:… or sha256:<hex>", ref=text[:80])

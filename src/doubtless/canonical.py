@@ -128,7 +128,7 @@ def decode(text: str) -> Any:
             raise ValueError("more text after the value")
         # A quote inside a string is escaped: these characters are the beginning of a tag, and nothing else.
         return _revive(tree) if '{"$' in text else tree
-    except (ArithmeticError, AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, StopIteration, TypeError, ValueError) as error:
         hint = f"it was damaged, or written in another form than {FORMAT}"
         raise NotCanonical(f"this text is not in canonical form: {type(error).__name__}: {error}", hint=hint) from error
 

@@ -230,7 +230,16 @@ class Event(NamedTuple):
     @property
     def details(self) -> dict[str, Any]:
         """`data` decoded; empty for a row without any."""
-        return json.loads(self.data) if isinstance(self.data, str) else {}
+        if not isinstance(self.data, str):
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(self.data)
+        except ValueError as error:
+            from .errors import StoreDamaged
+
+            what = f"task {self.task_id}: row {self.event_seq} of its log is damaged: {error}"
+            raise StoreDamaged(what, hint="doubtless verify", task=self.task_id) from error
+        return found
 
 
 COLUMNS = Event._fields

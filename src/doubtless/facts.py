@@ -9,7 +9,7 @@ from . import canonical
 from .blobs import parse_ref, show_ref
 from .calls import Runtime
 from .choices import CHOOSE
-from .errors import UsageError
+from .errors import StoreDamaged, UsageError
 from .events import Effect, Event, StepStatus
 from .fold import StepRecord, fold_steps
 from .inbox import jsonable
@@ -134,12 +134,17 @@ def read_content(runtime: Runtime, ref: str) -> Any:
     if ref.startswith("facts:"):
         task_id, _, span = ref[6:].rpartition(":")
         first, _, last = span.partition("-")
-        if not (first.isdecimal() and last.isdecimal()):
+        if not (first.isdecimal() and last.isdecimal() and len(span) < 40):
             raise UsageError(f"{ref[:80]!r} is no ref", hint="it looks like facts:TASK:1-57")
+        runtime.store.first(task_id)  # raises UnknownTask
         return [
             fact._asdict()
             for fact in facts_of(runtime, task_id)
             if fact.turn is not None and int(first) <= fact.turn <= int(last)
         ]
-    return jsonable(canonical.decode(runtime.content.get(parse_ref(ref))))
+    try:
+        parsed = parse_ref(ref)
+    except StoreDamaged as error:  # of what a person says; in the log it would be damage
+        raise UsageError(error.message, hint=error.hint) from None
+    return jsonable(canonical.decode(runtime.content.get(parsed)))
 

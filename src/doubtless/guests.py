@@ -23,6 +23,10 @@ UNSURE = "may have happened; it is being checked. Do not repeat it"
 """How an open doubt is told to a model, never as a failure."""
 
 
+CALL_AGAIN = "the same call again, later, goes on with it"
+"""What to do about a call that has not got its answer yet."""
+
+
 class SessionCall(NamedTuple):
     """One call of an opening. `replayed`: it was recorded in an earlier opening, and this is its result.
 
@@ -241,7 +245,8 @@ class Guests:
             return needs
         parked = None if visit is None else visit.parked
         until = None if parked is None or parked.until is None else Instant(parked.until, 0)
-        waits = TaskWaiting(f"{what} is in doubt, and is being settled; nothing new was sent", until=until, task=self.session)
+        said = f"{what} is in doubt, and is being settled; nothing new was sent"
+        waits = TaskWaiting(said, until=until, hint=CALL_AGAIN, task=self.session)
         waits.text_for_model = text
         return waits
 
@@ -272,6 +277,7 @@ class Guests:
             return self.unsettled(record, asked, visit)
         why = "" if park is None else park.why
         until = None if park is None or park.until is None else Instant(park.until, 0)
-        waits = TaskWaiting(f"session {self.session}: {name} was not carried out yet: {why}", until=until, task=self.session)
+        said = f"session {self.session}: {name} was not carried out yet: {why}"
+        waits = TaskWaiting(said, until=until, hint=CALL_AGAIN, task=self.session)
         waits.text_for_model = f"{name} has not been carried out yet."
         return waits

@@ -214,8 +214,9 @@ def read_json(text: str, where: str) -> Any:
         return parse(text, where=where)
     try:
         content = Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    except (OSError, ValueError) as error:
+        named = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "no file can have this name"
+        reason = error.strerror if isinstance(error, OSError) else named
         raise UsageError(f"{where}: cannot read {text[1:]}: {reason}") from error
     return parse(content, where=f"{where} {text}")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import apsw
 
 from .. import host
-from ..errors import StoreDamaged, StoreError, StoreRefused, StoreUnavailable
+from ..errors import StoreDamaged, StoreError, StoreRefused, StoreUnavailable, UsageError
 from .folder import Hooks
 
 T = TypeVar("T")
@@ -55,6 +55,13 @@ def as_store_error(error: apsw.Error, doing: str, path: str, *, written: bool | 
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.IOError | apsw.NoMemError | apsw.ProtocolError):
         return StoreUnavailable(what, hint="check the disk and the file's permissions, then resume", written=written)
     return StoreError(what, hint="the schema refuses this row: a fault of doubtless or of who wrote it", written=written)
+
+
+def no_text(error: UnicodeError, path: str) -> StoreDamaged | UsageError:
+    """What a text that is no text means: in the file it is damage; of what was asked for, nothing can be found."""
+    if isinstance(error, UnicodeDecodeError):
+        return StoreDamaged(f"a text in {path} is damaged: {error}", hint="doubtless verify shows more; restore a backup")
+    return UsageError("what was asked for holds a lone surrogate, which is no text", hint="write it as valid UTF-8")
 
 
 class Link:
@@ -109,6 +116,8 @@ class Link:
                 return self.ready().execute(sql, args).fetchall()
             except apsw.Error as error:
                 raise as_store_error(error, "the store cannot be read", self.path, written=False) from error
+            except UnicodeError as error:
+                raise no_text(error, self.path) from error
 
     def one(self, sql: str, args: Sequence[Any] = ()) -> Row | None:
         """The first row of one read, or None."""
@@ -117,6 +126,8 @@ class Link:
                 return first(self.ready(), sql, args)
             except apsw.Error as error:
                 raise as_store_error(error, "the store cannot be read", self.path, written=False) from error
+            except UnicodeError as error:
+                raise no_text(error, self.path) from error
 
     def write(self, what: str, body: Callable[[apsw.Cursor], T], stands: Callable[[apsw.Cursor], T | None]) -> T:
         """Run `body` in one transaction, durable at return; all of it or nothing.

@@ -145,7 +145,7 @@ class Harness:
         if what == "intent" and definition.effect == Effect.READ:
             raise UsageError(f"step {definition.name} is a read: it has no intent", hint='before="effect"')
         if what == "query" and definition.query is None:
-            raise UsageError(f"step {definition.name} has no query")
+            raise UsageError(f"step {definition.name} has no query", hint="intent, effect or record")
         label = f"kill({definition.name}, {when}={what!r})"
 
         def act() -> NoReturn:
