@@ -12,7 +12,7 @@ from .effects import Deadline, Policy, StepDefinition
 from .errors import DoubtlessError, Parking
 from .events import Event, Instant
 from .fold import StepRecord
-from .log import TaskLog
+from .log import Flight, TaskLog
 from .secrets import Vault
 from .store.base import Store
 
@@ -37,11 +37,13 @@ class Frame:
 
     `given`: the params that task code asks with (None: the step is settled before task code runs). `record`: what was
     logged when the call was decided. `started`: when. `overrun`: the call was taken away from whoever waits for it.
+    `allowed`: by a person, however late it is. `flight`: its row that is on its way to a commit that other tasks share; its
+    driver waits for that (`shares`: it can).
     """
 
     __slots__ = (
-        "attempt", "deadline", "definition", "done", "entered", "given", "name", "overrun", "path", "policy", "record", "run",
-        "started", "step_seq", "what",
+        "allowed", "attempt", "deadline", "definition", "done", "entered", "flight", "given", "name", "overrun", "path", "policy",
+        "record", "run", "shares", "started", "step_seq", "what",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,9 @@ class Frame:
         self.given = given
         self.record = record
         self.started = started
+        self.allowed = False
+        self.shares = False
+        self.flight: Flight | None = None
 
 
 class Invoke:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import forks, host
 from .binding import is_async
-from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
+from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, RunChild, StepLoop, Wait, current
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
+from .errors import DoubtlessError, Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
 from .events import Kind, StepStatus, draft, elapsed_most
-from .executor import begin_call, finish_call, run_step
+from .executor import begin_call, finish_call, may_call, run_step
 from .outcomes import NotSent
 from .protocol import FIRST
 
@@ -127,10 +127,12 @@ def wait(run: Run, request: Wait) -> None:
 
 async def adrive(run: Run, loop: StepLoop) -> Any:
     """The async driver: async calls on the event loop; sync ones of `acall` in a thread of their own."""
-    reply: Reply = None
+    reply: Any = None
+    frame: Frame | None = None
+    go_on: Callable[[Any], Request] = loop.send
     try:
         while True:
-            request = loop.send(reply)
+            request, go_on = go_on(reply), loop.send
             if isinstance(request, Wait):
                 await await_time(run, request)
                 reply = None
@@ -138,14 +140,71 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 assert run.runtime.run_child is not None
                 reply = await run.runtime.run_child.arun_to_end(run, request)
             else:
+                frame = request.frame
+                if frame.flight is not None:
+                    interrupted, error = await land(run, frame)
+                    if error is not None:  # nothing was written, nothing is called
+                        reply, go_on = interrupted or error, loop.throw
+                        continue
+                    if interrupted is not None:
+                        reply = Raised(interrupted, entered=False)
+                        continue
+                    if not may_call(frame):
+                        reply = None
+                        continue
                 try:
                     reply = await call_async(run, request)
                 except GeneratorExit as gone:  # its event loop is torn down: nothing can be awaited any more
                     reply = torn_down(run, request.frame, gone)
     except StopIteration as end:
-        return end.value
+        if frame is None or frame.flight is None:
+            return end.value
+        return await _landed_result(run, frame, reply, end.value)
     except (StoreError, StaleEpoch) as error:
         raise run.broken(error) from error
+
+
+async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessError | None]:
+    """Wait until a row that shares a commit is durable: what interrupted the wait, and what the row was refused as.
+
+    However the wait ends, what came of the row is known then.
+    """
+    from .turns import turn_of
+
+    interrupted: BaseException | None = None
+    flight, frame.flight = frame.flight, None
+    assert flight is not None
+    try:
+        await turn_of(run.runtime.store).end()
+    except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
+        interrupted = error
+    try:
+        run.log.landed(flight)
+    except DoubtlessError as error:
+        return interrupted, error
+    return interrupted, None
+
+
+async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> Any:
+    """The output, once the row that settles its step is durable."""
+    interrupted, error = await land(run, frame)
+    if error is not None:  # rule 6: it is recorded all the same, by itself
+        frame.shares = False
+        try:
+            done = finish_call(frame, reply)
+        except (StoreError, StaleEpoch) as failed:
+            raise run.broken(failed) from failed
+        assert done is not None
+        value = done[0]
+    if interrupted is not None:
+        from asyncio import CancelledError, current_task
+
+        here = current_task()
+        if not isinstance(interrupted, CancelledError) or here is None:
+            raise interrupted
+        here.uncancel()
+        here.cancel()  # the step is done: the task is cancelled where it waits next
+    return value
 
 
 async def await_time(run: Run, request: Wait) -> None:

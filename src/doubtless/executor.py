@@ -14,7 +14,7 @@ from . import canonical
 from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
-from .errors import Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
+from .errors import DoubtlessError, Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
 from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
 from .fold import StepRecord
 from .holders import intent_data, take_key
@@ -29,10 +29,13 @@ from .store.base import Blob, Leases
 from .undoing import heard
 
 
-def run_step(run: Run, definition: StepDefinition | None, path: str, given: Input | None, *, name: str = "") -> StepLoop:
+def run_step(
+    run: Run, definition: StepDefinition | None, path: str, given: Input | None, *, name: str = "", shares: bool = False
+) -> StepLoop:  # fmt: skip
     """Bring the step at `path` to its end: returns its output, or raises StepFailed or Parking.
 
-    `given` None settles what is in doubt before task code runs: it returns as soon as nothing is in doubt.
+    `given` None settles what is in doubt before task code runs: it returns as soon as nothing is in doubt. `shares`: the
+    driver waits for rows that share a commit (`Frame.flight`), before it calls and before it hands the output on.
     """
     log, runtime = run.log, run.runtime
     step = definition.name if definition is not None else name
@@ -86,9 +89,16 @@ def run_step(run: Run, definition: StepDefinition | None, path: str, given: Inpu
                     turn, polls = (yield from take_key(run, definition, path, given, polls)), polls + 1
                     if not turn:
                         continue  # it waited for the holder, or the step is settled by what the holder did
-                request = begin_call(run, definition, policy, path, given, record, action, now, turn)
+                request = begin_call(run, definition, policy, path, given, record, action, now, turn, shares=shares)
                 if request is not None:
-                    done = finish_call(request.frame, (yield request))
+                    try:
+                        reply = yield request
+                    except StoreRefusal as refusal:  # its row was not written, and nothing was called
+                        unwritten(run, definition, refusal)
+                        continue
+                    if reply is None:  # it is too late for it, which is recorded
+                        continue
+                    done = finish_call(request.frame, reply)
                     if done is not None:
                         return done[0]
             case LookBack():
@@ -135,11 +145,12 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
 
 def begin_call(
     run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
-    action: Call, started: Instant, turn: int = 0,
+    action: Call, started: Instant, turn: int = 0, shares: bool = False,
 ) -> Invoke | None:  # fmt: skip
     """Make the attempt durable (I1) and say what to call; None: the log or the business key has moved, decide again.
 
-    `turn`: of a first attempt with a business key, the turn that it takes.
+    `turn`: of a first attempt with a business key, the turn that it takes. `shares`: it is durable when the request's
+    `Frame.flight` has landed, for which the driver waits before it calls.
     """
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
     kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
@@ -164,24 +175,43 @@ def begin_call(
         args, kwargs = definition.binder.arguments(kwargs)
         fn = partial(fn, *args)
     frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started)
+    frame.allowed = action.allow
     request = Invoke(fn, kwargs, policy.timeout_us, frame)
     if rows:
         try:
-            run.log.append(*rows, guard=definition.name, blobs=blobs)  # I1: the row before the call, and nothing in between
-        except (Moved, KeyHeld):
+            if shares:
+                frame.shares, frame.flight = True, run.log.submit(*rows, guard=definition.name, blobs=blobs)
+            else:
+                run.log.append(*rows, guard=definition.name, blobs=blobs)  # I1: the row before the call, nothing in between
+        except StoreRefusal as refusal:
+            unwritten(run, definition, refusal)
             return None
-        except Frozen as frozen:
-            raise run.park(f"frozen: {frozen.message}", frozen=definition.name) from None
+        if frame.flight is not None:
+            return request  # its driver asks `may_call` when the row has landed
         leases = run.runtime.leases
         if leases is not None and not outlives(leases, frame):
             return None
-    if policy.undo_by is not None and not action.allow and not time_left(policy, run.runtime.store.now()):
+    return request if in_time(frame) else None
+
+
+def may_call(frame: Frame) -> bool:
+    """Whether the call whose row has landed may be made now; where not, that is recorded. Raises: StaleEpoch."""
+    leases = frame.run.runtime.leases
+    return (leases is None or outlives(leases, frame)) and in_time(frame)
+
+
+def in_time(frame: Frame) -> bool:
+    """Whether it is not too late for this call, asked right before it: a commit, or params that are read, may take long."""
+    policy, record, runtime = frame.policy, frame.record, frame.run.runtime
+    if frame.allowed:
+        return True
+    if policy.undo_by is not None and not time_left(policy, runtime.store.now()):
         record_outcome(frame, Outcome("not_sent", "deadline", TOO_LATE, None))
-        return None
-    if record is not None and not action.allow and key_forgotten(policy, record, run.runtime.store.now()):
+        return False
+    if record is not None and key_forgotten(policy, record, runtime.store.now()):
         record_outcome(frame, Outcome("not_sent", "key_window", KEY_OVER, None))
-        return None
-    return request
+        return False
+    return True
 
 
 def outlives(leases: Leases, frame: Frame) -> bool:
@@ -195,6 +225,16 @@ def outlives(leases: Leases, frame: Frame) -> bool:
         record_outcome(frame, Outcome("not_sent", "lease", f"the lease could not be renewed: {error.message}", None))
         return False
     return True
+
+
+StoreRefusal = (Moved, KeyHeld, Frozen)
+"""What an attempt's row is refused as when somebody else was faster: nothing is called."""
+
+
+def unwritten(run: Run, definition: StepDefinition, refusal: DoubtlessError) -> None:
+    """An attempt's row was refused: decide again, or park while the step is frozen."""
+    if isinstance(refusal, Frozen):
+        raise run.park(f"frozen: {refusal.message}", frozen=definition.name) from None
 
 
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:

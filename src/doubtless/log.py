@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from . import host
 from .effects import Deadline
-from .errors import Moved
+from .errors import DoubtlessError, Moved
 from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
 from .fold import StepRecord, fold_step, wakes
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
-from .store.base import Blob, Claim, Store
+from .store.base import Blob, Claim, Shared, Store
 from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
@@ -25,6 +25,19 @@ class Origin(NamedTuple):
     name: str
     step_seq: int
     deadline: Deadline | None
+
+
+class Flight:
+    """Rows on their way to a commit that other tasks share; `error`: what came of them, once they have landed."""
+
+    __slots__ = ("digest", "error", "forget", "sealed", "ticket")
+
+    def __init__(self, ticket: Shared, sealed: Sequence[Event], digest: bytes, forget: bool) -> None:
+        self.ticket = ticket
+        self.sealed = sealed
+        self.digest = digest
+        self.forget = forget
+        self.error: DoubtlessError | None = None
 
 
 class TaskLog(TaskFold):
@@ -42,6 +55,7 @@ class TaskLog(TaskFold):
         self.epoch = claim.epoch
         self.owner = owner
         self.lock = host.rlock()
+        self.flight: Flight | None = None  # rows that share a commit, until they are durable and in this view
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
         self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
@@ -63,6 +77,8 @@ class TaskLog(TaskFold):
     def load(self) -> None:
         """Fold the log anew, from its newest snapshot or from zero: settled steps lean, the rows of open ones whole."""
         with self.lock:
+            if self.flight is not None:
+                self._land()
             seen = self.steps_seen
             held = None if self.snapshotting is None else self.snapshotting.newest()
             if held is None or not self._load(held):
@@ -186,25 +202,70 @@ class TaskLog(TaskFold):
         `forget`: the step that these rows settle will not be asked for again in this pass; keep nothing of it.
         """
         with self.lock:
-            if guard is not None and drafts[0].kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:
-                raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
-            if guard is not None and self.open and drafts[0].kind == Kind.STEP_INTENDED and self._doubt_beside(drafts[0].path):
-                raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
-            if guard is not None and self._repeats(drafts[0]):
-                raise Moved(f"task {self.task_id}: an equal call of this turn was given up, and may stand", task=self.task_id)
-            if not self._announced:
-                drafts = (self._claimed(Instant(drafts[0].at.wall, drafts[0].boot_at)), *drafts)
-            sealed = seal(drafts, self.seq, self.hash)
-            digest = row_hash(sealed[-1])  # before the commit: after a sync nothing is in the processor's caches any more
+            if self.flight is not None:
+                self._land()
+            sealed, digest = self._sealed(drafts, guard)
             try:
                 self.store.append(sealed, guard=guard, blobs=blobs, keep_owner=keep_owner)
             except Moved:
                 self.refresh()
                 raise
-            self._announced = True
-            self._advance(sealed, digest, forget)
-            if self.snapshotting is not None:
-                self.snapshotting.after_append(sealed[-1].kind, held=self.held)
+            self._appended(sealed, digest, forget)
+
+    def submit(self, *drafts: Event, guard: str | None = None, blobs: Sequence[Blob] = (), forget: bool = False) -> Flight | None:
+        """Append drafts in a commit that other tasks share: durable, and in this view, when `landed` returns.
+
+        None: they were appended at once, as `append` does. One at a time is on its way: whoever appends next makes it land.
+        """
+        with self.lock:
+            if self.flight is not None:
+                self._land()
+            sealed, digest = self._sealed(drafts, guard)
+            ticket = self.store.submit(sealed, guard=guard, blobs=blobs)
+            if ticket is None:
+                self.append(*drafts, guard=guard, blobs=blobs, forget=forget)
+                return None
+            self.flight = Flight(ticket, sealed, digest, forget)
+            return self.flight
+
+    def landed(self, flight: Flight) -> None:
+        """Take in the rows of `submit`. Raises what `append` raises."""
+        with self.lock:
+            if flight is self.flight:
+                self._land()
+        if flight.error is not None:
+            raise flight.error
+
+    def _land(self) -> None:
+        flight, self.flight = self.flight, None
+        assert flight is not None
+        try:
+            self.store.landed(flight.ticket)
+        except DoubtlessError as error:
+            flight.error = error
+            if isinstance(error, Moved):
+                self.refresh()
+        else:
+            self._appended(flight.sealed, flight.digest, flight.forget)
+
+    def _sealed(self, drafts: Sequence[Event], guard: str | None) -> tuple[list[Event], bytes]:
+        first = drafts[0]
+        if guard is not None and first.kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:
+            raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
+        if guard is not None and self.open and first.kind == Kind.STEP_INTENDED and self._doubt_beside(first.path):
+            raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
+        if guard is not None and self._repeats(first):
+            raise Moved(f"task {self.task_id}: an equal call of this turn was given up, and may stand", task=self.task_id)
+        if not self._announced:
+            drafts = (self._claimed(Instant(first.at.wall, first.boot_at)), *drafts)
+        sealed = seal(drafts, self.seq, self.hash)
+        return sealed, row_hash(sealed[-1])  # before the commit: after a sync nothing is in the processor's caches any more
+
+    def _appended(self, sealed: Sequence[Event], digest: bytes, forget: bool) -> None:
+        self._announced = True
+        self._advance(sealed, digest, forget)
+        if self.snapshotting is not None:
+            self.snapshotting.after_append(sealed[-1].kind, held=self.held)
 
     def keep_state(self, state: str | Callable[[], str], places: int) -> None:
         """Offer a snapshot of what task code knows after its first `places` places; it is made when one is due.
@@ -254,6 +315,8 @@ class TaskLog(TaskFold):
     def refresh(self) -> bool:
         """Take in what others have added since; True when there was something."""
         with self.lock:
+            if self.flight is not None:
+                self._land()
             rows = self.store.rows(self.task_id, after=self.seq)
             if rows:
                 self._advance(rows, row_hash(rows[-1]))

@@ -437,7 +437,7 @@ async def adrive_place(this: Pass, definition: StepDefinition, path: str, given:
         this.branches.add(branch)
     this.driving.add(path)
     try:
-        return await adrive(this, run_step(this, definition, path, given))
+        return await adrive(this, run_step(this, definition, path, given, shares=True))
     except CancelledError:
         this.break_off(definition.name, path, due(this, definition, path))
         raise

@@ -35,7 +35,7 @@ def record_result(frame: Frame, value: Any) -> Any:
                 output = output._replace(blobs=(*output.blobs, blob))
     elif record.doubt_case is not None:
         rows += closing_rows(run, record, run.runtime.store.now(), f"attempt {frame.attempt} succeeded")
-    if not append_result(run, path, rows, output, forget=given is not None):
+    if not append_result(frame, rows, output, forget=given is not None):
         return replayed(run, definition, path, run.log.settled[path] if given is None else run.log.settled_at(path))
     if output.fault is not None:
         raise open_output_case(run, path)
@@ -72,17 +72,22 @@ def key_data(once: str | None) -> dict[str, Any] | None:
     return None if once is None else {"once": once}
 
 
-def append_result(run: Run, path: str, rows: list[Event], output: Output, *, forget: bool) -> bool:
+def append_result(frame: Frame, rows: list[Event], output: Output, *, forget: bool) -> bool:
     """Append what is known of an effect; only the death of this process can turn it into a doubt.
 
     `forget`: task code gets the output now and does not ask for this place again in this pass. False: somebody has
     settled the step while its call ran; the result is kept as evidence, and what stands is what the task goes on with.
+    Where the frame's driver waits for it, the row shares a commit; it calls this again when that comes to nothing.
     """
+    run, path = frame.run, frame.path
     forget = forget and output.fault is None
     while True:
         try:
             try:
-                run.log.append(*rows, blobs=output.blobs, forget=forget)
+                if frame.shares:
+                    frame.flight = run.log.submit(*rows, blobs=output.blobs, forget=forget)
+                else:
+                    run.log.append(*rows, blobs=output.blobs, forget=forget)
             except StoreUnavailable:
                 keep_trying(run, lambda: run.log.append(*rows, blobs=output.blobs, forget=forget))
         except Moved:

@@ -8,7 +8,7 @@ an old owner adds (answers, cancel, freeze, evidence) needs no epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..events import Event, Instant
 from ..snapshots import Snapshot
@@ -134,6 +134,12 @@ class Leases(Protocol):
         """
 
 
+class Shared(Protocol):
+    """A row that was put down for a commit that it shares with others. `done`: that commit is over."""
+
+    done: bool
+
+
 class Store(Protocol):
     """The one interface of all stores; `tests/store` is its conformance suite."""
 
@@ -178,6 +184,18 @@ class Store(Protocol):
         Raises: StaleEpoch, Moved, Frozen, AlreadySettled, KeyHeld; StoreUnavailable when it is surely not written.
         An append whose fate is unknown is looked up by place and compared whole before it is repeated.
         """
+
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Shared | None:
+        """Put sealed rows of one task down for the next commit, which it shares with others. None: append them instead.
+
+        They are not durable before `landed` has returned, and nobody sees them. The task's next row is sealed only then.
+        """
+
+    def flush(self) -> None:
+        """Commit what was put down, in one transaction. A row that is refused does not harm the others."""
+
+    def landed(self, ticket: Any) -> None:
+        """Return when the rows of a ticket are durable, after a `flush` if need be; raise what `append` would."""
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence. Sealed in the transaction.

@@ -240,6 +240,15 @@ class PostgresStore(Reading):
         if events[-1].kind in _MARKED:
             self._seen(events[-1])
 
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> None:
+        """Share no commit: each append is a statement, and a commit, of its own (`base.Store.submit`)."""
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def landed(self, ticket: object) -> None:
+        """Nothing was put down."""
+
     def _write_rows(self, events: Sequence[Event], sql: str, args: Sequence[object], guard: str | None) -> None:
         """Write sealed rows, or find that they stand; sent again as they are where their fate is not known."""
         sent = self._local()

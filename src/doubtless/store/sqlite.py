@@ -23,6 +23,7 @@ from .projections import recovered
 from .reading import Reading
 from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
+from .sharing import Sharing, Ticket
 from .spill import Spill
 from .transaction import bump, head_of, head_to_claim, insert, insert_owned, insert_taken, known, put_blobs, same, sealed
 
@@ -67,6 +68,7 @@ class SqliteStore(Reading):
         self._queries = queries()
         self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
+        self._sharing = Sharing(self._link, self._append, self._append_unfrozen)
 
     def info(self) -> StoreInfo:
         """Say what the store is; opens it, and creates it where none ever was."""
@@ -178,7 +180,10 @@ class SqliteStore(Reading):
             self._append_several(events, guard, blobs, keep_owner)
             return
         link, hooks = self._link, self._hooks
-        with link.lock:
+        if not link.lock.acquire(False):  # somebody is syncing: share the next commit with who else waits
+            self.landed(self._sharing.put(event, guard))
+            return
+        try:
             cursor = link.cursor
             if cursor is None:
                 cursor = link.writable("append")
@@ -193,10 +198,37 @@ class SqliteStore(Reading):
             except apsw.Error as error:
                 link.take_back()
                 written = link.fate("append", error, lambda cursor: True if same(cursor, events) else None)
+        finally:
+            link.lock.release()
         if not written:  # say why; or write it, when the reason is gone meanwhile
             self._append_several(events, guard, blobs, keep_owner)
         elif hooks is not None:
             hooks("append:after")
+
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | None:
+        """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
+        event = events[0]
+        plain = len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event))
+        if not plain or self._owned.get(event.task_id) != event.epoch:
+            return None
+        return self._sharing.put(event, guard, blobs)
+
+    def flush(self) -> None:
+        """Commit what was put down; what came of each row says `landed`."""
+        if self._sharing.waiting:
+            with self._link.lock:
+                self._sharing.commit()
+
+    def landed(self, ticket: Ticket) -> None:
+        """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""
+        if not ticket.done:
+            with self._link.lock:
+                if not ticket.done:
+                    self._sharing.commit()
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.alone or not ticket.done:
+            self._append_several([ticket.event], ticket.guard, ticket.blobs, False)
 
     def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
         task_id, epoch = events[0].task_id, events[0].epoch

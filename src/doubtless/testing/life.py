@@ -67,6 +67,28 @@ class MortalStore:
             self._store.append(events, **options)
         self._at_append("after", events)
 
+    def submit(self, events: Sequence[Event], **options: Any) -> Any:
+        """Put a row down, unless the process dies at this point: then nobody commits it."""
+        with self._lock:
+            self.check()
+            ticket = self._store.submit(events, **options)
+        if ticket is not None:
+            self._at_append("before", events)
+        return ticket
+
+    def flush(self) -> None:
+        """Commit what was put down; a dead process commits nothing."""
+        with self._lock:
+            if self._dead is None:
+                self._store.flush()
+
+    def landed(self, ticket: Any) -> None:
+        """What came of a row; the process may die when it is durable."""
+        with self._lock:
+            self.check()
+            self._store.landed(ticket)
+        self._at_append("after", [ticket.event])
+
     def close(self) -> None:
         """Close the store; what is dead is closed already."""
         with self._lock:

@@ -1,0 +1,115 @@
+"""Appends that share a commit: of threads that come while another one is syncing, and of one turn of an event loop.
+
+There is no delay: who finds the store free commits at once, by itself. Who does not puts its row down and waits for the
+connection; the first to have it commits all that lie there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import apsw
+
+from ..errors import StoreError
+from ..events import Event
+from .base import Blob
+from .transaction import put_blobs, same
+
+if TYPE_CHECKING:
+    from .link import Link
+
+
+class Ticket:
+    """One sealed row that waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
+
+    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused.
+    """
+
+    __slots__ = ("alone", "blobs", "done", "error", "event", "guard")
+
+    def __init__(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
+        self.event = event
+        self.guard = guard
+        self.blobs = blobs
+        self.done = False
+        self.alone = False
+        self.error: StoreError | None = None
+
+
+class Sharing:
+    """The rows that wait for a commit, and the commit that they share. `plain`, `unfrozen`: the statements of an append."""
+
+    def __init__(self, link: Link, plain: str, unfrozen: str) -> None:
+        self.waiting: deque[Ticket] = deque()
+        self._link = link
+        self._plain = plain
+        self._unfrozen = unfrozen
+
+    def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
+        """Put a row down; it is durable when its ticket is done and not alone."""
+        ticket = Ticket(event, guard, blobs)
+        self.waiting.append(ticket)
+        return ticket
+
+    def commit(self) -> None:
+        """Commit all rows that wait; the caller holds the link's lock. One that is refused does not harm the others.
+
+        Raises only what is no error of the store (a signal's exception): then too every ticket is done.
+        """
+        tickets = list(self._taken())
+        if not tickets:
+            return
+        hooks = self._link.hooks
+        try:
+            self._write(tickets)
+        except BaseException:
+            self._link.take_back()
+            for ticket in tickets:
+                ticket.alone = True
+            raise
+        finally:
+            for ticket in tickets:
+                ticket.done = True
+        if hooks is not None:
+            for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
+                hooks("append:after")
+
+    def _taken(self) -> Iterable[Ticket]:
+        while True:
+            try:
+                yield self.waiting.popleft()
+            except IndexError:
+                return
+
+    def _write(self, tickets: list[Ticket]) -> None:
+        link = self._link
+        try:
+            cursor = link.writable("append")
+            cursor.execute("BEGIN IMMEDIATE")
+            for ticket in tickets:
+                if link.hooks is not None:
+                    link.hooks("append:before")
+                if ticket.blobs:
+                    put_blobs(cursor, ticket.blobs)
+                try:
+                    cursor.execute(self._plain if ticket.guard is None else self._unfrozen, ticket.event)
+                except apsw.ConstraintError:  # only this statement is undone
+                    ticket.alone = True
+            cursor.execute("COMMIT")
+        except apsw.Error as error:
+            link.take_back()
+            for ticket in tickets:
+                self._look_up(ticket, error)
+        except StoreError as error:
+            for ticket in tickets:
+                ticket.error = error
+
+    def _look_up(self, ticket: Ticket, error: apsw.Error) -> None:
+        if ticket.alone:
+            return
+        try:
+            self._link.fate("append", error, lambda cursor: True if same(cursor, [ticket.event]) else None)
+        except StoreError as failed:
+            ticket.error = failed

@@ -1,0 +1,53 @@
+"""One turn of an event loop: the rows that its tasks put down in it share a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+
+from .store.base import Store
+
+
+class Turn:
+    """Commits at the end of each turn of one loop what was put down in one store; whoever waits goes on after it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
+        self._loop = loop
+        self._store = store
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def end(self) -> asyncio.Future[None]:
+        """Done when what was put down until now has been committed, or refused."""
+        future = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._commit)
+        self._waiting.append(future)
+        return future
+
+    def _commit(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        failed: BaseException | None = None
+        try:
+            self._store.flush()
+        except BaseException as error:  # noqa: BLE001 - a signal's: it goes on in whoever waits
+            failed = error
+        for future in waiting:
+            if future.done():
+                continue
+            if failed is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failed)
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turn]] = weakref.WeakKeyDictionary()
+
+
+def turn_of(store: Store) -> Turn:
+    """The turns of the running loop, for this store."""
+    loop = asyncio.get_running_loop()
+    turns = _turns.setdefault(loop, {})
+    turn = turns.get(id(store))
+    if turn is None or turn._store is not store:
+        turn = turns[id(store)] = Turn(loop, store)
+    return turn

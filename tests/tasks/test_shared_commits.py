@@ -1,0 +1,360 @@
+"""Tasks that run side by side share commits: durable at return as before, and one refused row does not harm the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows, statuses
+
+from doubtless import Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
+from doubtless.errors import DoubtlessError
+from doubtless.events import Kind
+from doubtless.store.sqlite import SqliteStore
+
+SIDE_BY_SIDE = 20
+
+
+@pytest.fixture
+def app(deploy: Deploys) -> Doubtless:
+    return deploy()
+
+
+class Commits:
+    """Counts the commits of an app's connection."""
+
+    def __init__(self, app: Doubtless) -> None:
+        app.store.info()
+        assert isinstance(app.store, SqliteStore)
+        connection = app.store._link._connection
+        assert connection is not None
+        self.count = 0
+        connection.set_commit_hook(self._committed)
+
+    def _committed(self) -> bool:
+        self.count += 1
+        return False
+
+
+def on_disk(app: Doubtless, task_id: str) -> list[str]:
+    """The kinds of a task's rows, as another process would read them."""
+    assert isinstance(app.store, SqliteStore)
+    other = apsw.Connection(app.store.path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        found = other.execute("SELECT kind FROM events WHERE task_id = ? ORDER BY event_seq", (task_id,)).fetchall()
+        return [str(kind) for (kind,) in found]
+    finally:
+        other.close()
+
+
+def paying(app: Doubtless, world: World, steps: int = 3, seen: list[list[str]] | None = None) -> Any:
+    """An async task of some writes, each of which looks from outside at what is durable when it is called."""
+
+    @app.step(effect="idem_write")
+    async def pay(task: str, n: int, idempotency_key: str = injected()) -> dict[str, Any]:
+        if seen is not None:
+            seen.append(on_disk(app, task))
+        await asyncio.sleep(0)
+        return world.do(f"{task}:{n}", None, idempotency_key)
+
+    @app.step(effect="read")
+    async def look(task: str) -> int:
+        return len(task)
+
+    @app.task
+    async def task(name: str) -> int:
+        await look(task=name)  # its row comes with the one that says whose the task is, by itself
+        for n in range(steps):
+            await pay(task=name, n=n)
+            if seen is not None:
+                assert on_disk(app, name)[-1] == Kind.STEP_SETTLED
+        return steps
+
+    return task
+
+
+def test_tasks_of_one_event_loop_share_their_commits(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=10)
+    app.run(task, "warm", name="warm")
+    commits = Commits(app)
+
+    async def alone() -> None:
+        await app.arun(task, "alone", name="alone")
+
+    async def together() -> None:
+        await asyncio.gather(*[app.arun(task, f"t{n}", name=f"t{n}") for n in range(SIDE_BY_SIDE)])
+
+    asyncio.run(alone())
+    one, commits.count = commits.count, 0
+    asyncio.run(together())
+    own = one - 20  # accept, claim, the first row and the end are each task's own; those of the ten writes are shared
+    assert one >= 20
+    assert commits.count <= 20 + SIDE_BY_SIDE * own
+    assert world.n() == (SIDE_BY_SIDE + 2) * 10
+
+
+def test_on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on(
+    app: Doubtless, world: World
+) -> None:
+    seen: list[list[str]] = []
+    task = paying(app, world, seen=seen)
+
+    async def together() -> None:
+        await asyncio.gather(*[app.arun(task, f"t{n}", name=f"t{n}") for n in range(SIDE_BY_SIDE)])
+
+    asyncio.run(together())
+    assert len(seen) == SIDE_BY_SIDE * 3
+    assert all(kinds[-1] == Kind.STEP_INTENDED for kinds in seen)
+
+
+def test_threads_that_come_while_another_one_syncs_share_the_next_commit(app: Doubtless, world: World) -> None:
+    @app.step(effect="idem_write")
+    def pay(n: int, idempotency_key: str = injected()) -> dict[str, Any]:
+        met.wait(PATIENCE)  # all of them are called before the first returns, and all return at once
+        return world.do("pay", n, idempotency_key)
+
+    @app.task
+    def task(n: int) -> int:
+        pay(n=n)
+        return n
+
+    met = threading.Barrier(SIDE_BY_SIDE)
+    commits = Commits(app)
+    link = app.store._link  # type: ignore[attr-defined]
+    held = threading.Event()
+    waiting = app.store._sharing.waiting  # type: ignore[attr-defined]
+
+    def hold() -> None:
+        with link.lock:
+            commits.count = 0
+            held.set()
+            for _ in range(10_000):  # until all results are there
+                if len(waiting) == SIDE_BY_SIDE:
+                    return
+                gate.wait(0.005)
+
+    gate = threading.Event()
+    threads = [threading.Thread(target=app.run, args=(task, f"t{n}"), kwargs={"n": n}) for n in range(SIDE_BY_SIDE)]
+    holder = threading.Thread(target=hold)
+    original = met.wait
+
+    def wait(timeout: float | None = None) -> int:
+        number = original(timeout)
+        if number == 0:
+            holder.start()
+        assert held.wait(PATIENCE)
+        return number
+
+    met.wait = wait  # type: ignore[method-assign]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    holder.join(PATIENCE)
+    assert world.n("pay") == SIDE_BY_SIDE
+    assert all(app.show(f"t{n}").status == "done" for n in range(SIDE_BY_SIDE))
+    assert commits.count <= 1 + SIDE_BY_SIDE  # the results in one, and each task's end
+
+
+def test_a_row_that_is_refused_does_not_harm_those_beside_it(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=2)
+
+    async def together() -> list[Any]:
+        begun = [asyncio.ensure_future(app.arun(task, f"t{n}", name=f"t{n}")) for n in range(3)]
+        flush = app.store.flush
+
+        def meddled() -> None:  # between the moment when a row is put down and its commit, somebody else writes in one log
+            app.store.flush = flush  # type: ignore[method-assign]
+            app.cancel("t1", by="anna", why="no longer wanted")
+            flush()
+
+        app.store.flush = meddled  # type: ignore[method-assign]
+        return await asyncio.gather(*begun, return_exceptions=True)
+
+    ended = asyncio.run(together())
+    assert [ended[0], ended[2]] == [2, 2]
+    assert isinstance(ended[1], DoubtlessError)
+    assert app.show("t1").status == "cancelled"
+    assert world.n("t1:0") == 0
+    assert kinds(app, "t1").count(Kind.STEP_INTENDED) == 0
+    assert world.n() == 4
+
+
+def test_a_freeze_that_comes_before_the_commit_stops_the_write(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def frozen() -> None:
+        flush = app.store.flush
+
+        def meddled() -> None:
+            app.store.flush = flush  # type: ignore[method-assign]
+            app.freeze("pay", by="anna", why="a wrong price list")
+            flush()
+
+        app.store.flush = meddled  # type: ignore[method-assign]
+        with pytest.raises(TaskFrozen):
+            await app.arun(task, "t", name="t", wait=False)
+
+    asyncio.run(frozen())
+    assert world.n() == 0
+    app.thaw("pay", by="anna", why="corrected")
+    app.run(task, "t", name="t")
+    assert world.n() == 1
+
+
+def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_recorded_later(
+    deploy: Deploys, world: World
+) -> None:
+    app = deploy(store_patience=0.001)
+    task = paying(app, world, steps=1)
+    store = app.store
+    assert isinstance(store, SqliteStore)
+    app.run(task, "warm", name="warm")
+
+    async def together(at: int) -> list[Any]:
+        flush, turn = store.flush, 0
+
+        def full() -> None:
+            nonlocal turn
+            turn += 1
+            if turn == at:
+                store.limit_pages(1)
+            flush()
+
+        store.flush = full  # type: ignore[method-assign]
+        try:
+            return await asyncio.gather(
+                *[app.arun(task, f"{at}-{n}", name=f"{at}-{n}" + "x" * 3000) for n in range(5)], return_exceptions=True
+            )
+        finally:
+            store.flush = flush  # type: ignore[method-assign]
+            store.limit_pages(None)
+
+    for at in (1, 2):
+        ended = asyncio.run(together(at))
+        assert any(isinstance(one, StoreUnavailable) for one in ended), ended
+        begun = world.n() - 1
+        assert begun <= 5 * (at - 1) if at == 1 else begun >= 5
+        for n in range(5):
+            app.run(task, f"{at}-{n}", name=f"{at}-{n}" + "x" * 3000)
+    assert world.n() == 11  # each once
+
+
+def test_cancelled_while_its_intent_waits_for_the_commit_a_write_is_not_sent(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t", wait=False))
+        submit = app.store.submit
+
+        def and_cancel(*args: Any, **options: Any) -> Any:
+            ticket = submit(*args, **options)
+            if ticket is None:
+                return None
+            app.store.submit = submit  # type: ignore[method-assign]
+            running.cancel()
+            return ticket
+
+        app.store.submit = and_cancel  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    assert world.n() == 0
+    assert outcomes(app, "t", "2") == [("not_sent", "interrupted")]
+    app.run(task, "t", name="t")
+    assert world.n() == 1
+
+
+def test_cancelled_while_its_result_waits_for_the_commit_a_write_is_done_and_the_task_is_cancelled_later(
+    app: Doubtless, world: World
+) -> None:
+    task = paying(app, world, steps=2)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t", wait=False))
+        submit = app.store.submit
+
+        def and_cancel(events: Any, **options: Any) -> Any:
+            ticket = submit(events, **options)
+            if events[0].kind == Kind.STEP_SETTLED:
+                app.store.submit = submit  # type: ignore[method-assign]
+                running.cancel()
+            return ticket
+
+        app.store.submit = and_cancel  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    assert statuses(app, "t")["2"] == "done"
+    assert world.n("t:0") == 1
+    assert world.n("t:1") == 0
+    app.run(task, "t", name="t")
+    assert world.n() == 2
+
+
+def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, world: World, tmp_path: Path) -> None:
+    task = paying(app, world, steps=1)
+    store = app.store
+    assert isinstance(store, SqliteStore)
+
+    async def lost() -> None:
+        flush = store.flush
+
+        def forgotten() -> None:
+            store.flush = flush  # type: ignore[method-assign]
+            store._sharing.waiting.clear()
+
+        store.flush = forgotten  # type: ignore[method-assign]
+        await app.arun(task, "t", name="t")
+
+    asyncio.run(lost())
+    assert kinds(app, "t").count(Kind.STEP_INTENDED) == 1
+    assert [row.event_seq for row in rows(app, "t")] == list(range(1, len(rows(app, "t")) + 1))
+
+
+def test_branches_of_one_task_keep_one_log(app: Doubtless, world: World) -> None:
+    @app.step(effect="idem_write")
+    async def pay(n: int, idempotency_key: str = injected()) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return world.do("pay", n, idempotency_key)
+
+    @app.task
+    async def task() -> int:
+        await asyncio.gather(*[pay(n=n) for n in range(10)])
+        return 10
+
+    async def together() -> None:
+        await asyncio.gather(*[app.arun(task, f"t{n}") for n in range(5)])
+
+    asyncio.run(together())
+    assert world.n("pay") == 50
+    assert all(set(statuses(app, f"t{n}").values()) == {"done"} for n in range(5))
+
+
+def test_a_doubt_in_one_task_is_no_doubt_of_those_that_share_its_commits(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    async def pay(n: int) -> dict[str, Any]:
+        world.do("pay", n)
+        if n == 1:
+            raise ConnectionResetError("the reply was lost")
+        return {"n": n}
+
+    @app.task
+    async def task(n: int) -> int:
+        await pay(n=n)
+        return n
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*[app.arun(task, f"t{n}", n=n) for n in range(3)], return_exceptions=True)
+
+    ended = asyncio.run(together())
+    assert [ended[0], ended[2]] == [0, 2]
+    assert isinstance(ended[1], NeedsHuman)
+    assert raised(app.run, task, "t1", n=1).__class__ is NeedsHuman
+    assert world.n("pay") == 3
