@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
-from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted
+from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, forget_claims
 
 from doubtless.store.base import Store
 from doubtless.store.pg.migrate import migrate
@@ -64,11 +64,6 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path, clock: TurnClock)
     for store in made:
         forget_claims(store)
         store.close()
-
-
-def forget_claims(store: Any) -> None:
-    """As if every thread with a task were gone, and no release had come."""
-    (store._owner.tasks if isinstance(store, SqliteStore) else store._leases.held).clear()
 
 
 @pytest.fixture

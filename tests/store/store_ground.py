@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from doubtless.events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from doubtless.store.base import Blob, Claim, Store
+from doubtless.store.sqlite import SqliteStore
 
 only_sqlite = pytest.mark.parametrize("make_store", ["sqlite"], indirect=True)
 """For what SQLite does in its own way: files, locks."""
@@ -132,3 +134,8 @@ class Child:
             assert pipe is not None
             pipe.close()
         return code
+
+
+def forget_claims(store: Any) -> None:
+    """As if every thread with a task were gone, and no release had come."""
+    (store._owner.tasks if isinstance(store, SqliteStore) else store._leases.held).clear()

@@ -12,9 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, case_opened, intended, only_sqlite, parked
+from store_ground import (
+    Begin,
+    Child,
+    MakeStore,
+    TurnClock,
+    Writer,
+    accepted,
+    case_opened,
+    forget_claims,
+    intended,
+    only_sqlite,
+    parked,
+)
 
-from conftest import forget_claims
 from doubtless.errors import StaleEpoch, TaskBusy
 from doubtless.events import Kind, draft
 from doubtless.store.base import Claim, Store
