@@ -64,7 +64,7 @@ def advance(app: Doubtless, task_id: str) -> Advance:
     try:
         app._validate()
         heads = [app._known(each) for each in dict.fromkeys((root, task_id))]
-        looks = [look(app, head) for head in heads if head.status not in TERMINAL]
+        looks = [look(app, head, app.store.now().wall) for head in heads if head.status not in TERMINAL]
         if heads[0].status in TERMINAL or not any(each.due for each in looks):
             return _advance(root, heads[0], looks, ran=False)
         if not _free(app, heads[0]):
@@ -76,7 +76,7 @@ def advance(app: Doubtless, task_id: str) -> Advance:
         except DoubtlessError:
             pass  # parked, failed or busy: the head row says so
         head = app._known(root)
-        looks = [] if head.status in TERMINAL else [look(app, head)]
+        looks = [] if head.status in TERMINAL else [look(app, head, app.store.now().wall)]
         return _advance(root, head, looks, ran=True)
     except StoreError as error:
         return Advance(root, "", False, TROUBLE, str(error), trouble=True)
@@ -94,8 +94,8 @@ def _free(app: Doubtless, root: Head) -> bool:
     return app.knows(root.task_name) and not app.store.owner_alive(root.owner)
 
 
-def look(app: Doubtless, head: Head) -> _Look:
-    """What there is to do for a task that has not ended."""
+def look(app: Doubtless, head: Head, now: int) -> _Look:
+    """What there is to do at this moment (microseconds of the store's clock) for a task that has not ended."""
     store, why = app.store, head.why or head.status
     if is_idle(head):
         return _Look(False, None, "a session waits for its host")
@@ -103,9 +103,8 @@ def look(app: Doubtless, head: Head) -> _Look:
         return _Look(False, BUSY, f"it is being run by {head.owner}")
     if not app.knows(head.task_name):
         return _Look(False, STRANGE, f"its code, {head.task_name}, is not in this app")
-    if head.why and still_frozen(head.why, store.frozen()):
+    if head.why and head.why.startswith("frozen: ") and still_frozen(head.why, store.frozen()):
         return _Look(False, None, why)
-    now = store.now().wall
     if head.awaits is not None and key_moved(store, head.awaits):
         return _Look(True, 0.0, why)
     if head.wake_at is not None:
@@ -123,8 +122,9 @@ def due(app: Doubtless) -> Iterator[str]:
     """The ids of the tasks that have something to do now and that nobody runs; of a child too: it is advanced by its root."""
     store = app.store
     live = [status for status in TaskStatus if status not in TERMINAL]
-    for head in store.heads(status=live, due=store.now().wall):
-        if look(app, head).due:
+    now = store.now().wall
+    for head in store.heads(status=live, due=now):
+        if look(app, head, now).due:
             root = head if root_of(head.task_id) == head.task_id else store.head(root_of(head.task_id))
             if root is not None and root.status not in TERMINAL and _free(app, root):
                 yield head.task_id

@@ -4,13 +4,24 @@ temporary folder."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.postgres.server import Server
 
 from crash.outside import World
+from doubtless.store.pg.migrate import migrate
 
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("world") / "world.db") as running:
         yield running
+
+
+@pytest.fixture
+def postgres_store(postgres_server: Server, tmp_path: Path) -> str:
+    """The URL of a store on PostgreSQL, with leases that end soon after their owner."""
+    url = postgres_server.url(mark=str(tmp_path / "mark"), lease="PT2S")
+    migrate(url, state=str(tmp_path))
+    return url

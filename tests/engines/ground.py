@@ -22,7 +22,7 @@ from doubtless.timeline import TaskView
 
 from . import built
 
-PATIENCE = float(os.environ.get("ENGINES_PATIENCE", "60"))
+PATIENCE = 60.0
 
 
 def until(reached: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -169,17 +169,6 @@ class Crew:
 
     def view(self, task_id: str) -> TaskView:
         return self.app.show(task_id)
-
-    def owner_pid(self, task_id: str) -> int:
-        """The process that runs the task now."""
-        owner = until(lambda: self.view(task_id).owner, "an owner")
-        return int(owner.partition("-")[0])
-
-    def kill_owner(self, task_id: str) -> None:
-        """The process that runs the task is dead by SIGKILL, and nothing else is."""
-        pid = self.owner_pid(task_id)
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not self.view(task_id).owner_alive, "the owner's death")
 
     def said(self, words: str) -> int:
         """How often all workers together said this."""

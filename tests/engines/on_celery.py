@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +86,28 @@ class RabbitMQ:
         (folder / "plugins").write_text("[].\n")
         self.start()
 
-    def start(self) -> None:
-        settings = {
+    def settings(self) -> dict[str, str]:
+        return {
             "HOME": str(self.folder), "ERL_EPMD_PORT": str(self._mapped), "RABBITMQ_NODENAME": f"test{self.port}@localhost",
             "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(self._dist),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"), "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"), "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
         }  # fmt: skip
-        self.server = Process([RABBITMQ], self.folder / "rabbitmq.log", settings)
+
+    def start(self) -> None:
+        self.server = Process([RABBITMQ], self.folder / "rabbitmq.log", self.settings())
         until(lambda: listens(self.port) or self.server.poll() is not None, "rabbitmq-server")
         assert self.server.poll() is None, self.server.log.read_text()[-3000:]
 
     def crew(self, folder: Path, program: dict[str, str]) -> CeleryCrew:
-        return RabbitCrew(folder, program, {"url": f"amqp://guest:guest@127.0.0.1:{self.port}//", "options": {}})
+        broker = {"url": f"amqp://guest:guest@127.0.0.1:{self.port}//", "options": {}}
+        return RabbitCrew(folder, program, broker, self.disconnect)
+
+    def disconnect(self) -> None:
+        """Every connection is closed by the broker, and what was not acknowledged is in its queue again."""
+        command = [str(Path(RABBITMQ).with_name("rabbitmqctl")), "close_all_connections", "a test"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **self.settings()})
 
     def kill(self) -> None:
         self.server.kill()
@@ -109,10 +118,14 @@ class RabbitMQ:
 
 
 class RabbitCrew(CeleryCrew):
-    """RabbitMQ redelivers when a connection breaks: the worker's main process is killed, and its child runs on."""
+    """RabbitMQ redelivers when a connection breaks: the worker's children run on, and it connects again."""
+
+    def __init__(self, folder: Path, program: dict[str, str], broker: dict[str, Any], disconnect: Callable[[], None]) -> None:
+        self.disconnect = disconnect
+        super().__init__(folder, program, broker)
 
     def redelivered(self, task_id: str) -> None:
-        os.kill(self.workers[0].pid, signal.SIGKILL)
+        self.disconnect()
         super().redelivered(task_id)
 
 

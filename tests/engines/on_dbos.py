@@ -7,8 +7,9 @@ import sys
 import uuid
 from pathlib import Path
 
+from tests.postgres.server import Server
+
 from .ground import Crew
-from .postgres import Postgres
 
 
 class DBOSCrew(Crew):
@@ -39,10 +40,13 @@ class OnPostgres:
     name = "dbos"
 
     def __init__(self) -> None:
-        self.server = Postgres()
+        self.server = Server().start()
 
     def crew(self, folder: Path, program: dict[str, str]) -> DBOSCrew:
-        return DBOSCrew(folder, program, self.server.database(f"dbos_{uuid.uuid4().hex[:8]}"))
+        database = f"dbos_{uuid.uuid4().hex[:8]}"
+        with self.server.connect() as connection:
+            connection.execute(f"CREATE DATABASE {database}".encode())
+        return DBOSCrew(folder, program, f"postgresql://doubtless@127.0.0.1:{self.server.port}/{database}")
 
     def close(self) -> None:
-        self.server.close()
+        self.server.remove()

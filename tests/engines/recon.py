@@ -16,11 +16,14 @@ from .ground import Crew, Engine, until
 TASK, SHEETS = "recon-1", 3
 
 
-def reconcile(engine: Engine, folder: Path) -> None:
-    """All seven steps: killed by SIGKILL with the approval's reply outstanding, then the chat's reply is lost."""
+def reconcile(engine: Engine, folder: Path, store: str | None = None) -> None:
+    """All seven steps: killed by SIGKILL with the approval's reply outstanding, then the chat's reply is lost.
+
+    `store`: its URL; None: a SQLite file.
+    """
     write_books(folder / "books", seed=1, keep=SHEETS)
     with Outside(folder / "office.db") as office:
-        program = {built.STORE: f"sqlite:///{folder / 'recon.db'}", built.SERVER: office.url}
+        program = {built.STORE: store or f"sqlite:///{folder / 'recon.db'}", built.SERVER: office.url}
         with engine.crew(folder, program) as crew:
             office.fault("/approvals", "lose_reply", delay_s=60)
             office.fault("/chat/messages", "lose_reply")

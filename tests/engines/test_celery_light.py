@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,52 @@ def test_what_a_dead_worker_had_is_found_by_the_sweep_and_no_write_happens_twice
 
 def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_killed_and_a_reply_lost(tmp_path: Path) -> None:
     reconcile(Folder(), tmp_path)
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path) -> Iterator[tuple[Doubtless, CeleryRunner, FakeClock]]:
+    """An app whose one task sleeps as long as it is told, on a queue in memory."""
+    clock = FakeClock()
+    app = Doubtless(f"sqlite:///{tmp_path / 'store.db'}", clock=clock)
+
+    @app.task
+    def sleeper(how_long: str) -> str:
+        app.sleep(how_long)
+        return "rested"
+
+    runner = CeleryRunner(app, Celery(f"light-{tmp_path.name}", broker="memory://"), queue=tmp_path.name)
+    yield app, runner, clock
+    app.close()
+
+
+def queued(runner: CeleryRunner, queue: str) -> int:
+    """How many messages are in the queue."""
+    with runner.celery.connection_for_read() as connection:
+        return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+
+
+def test_doubled_deliveries_end_instead_of_going_on_side_by_side(
+    sleeping: tuple[Doubtless, CeleryRunner, FakeClock], tmp_path: Path
+) -> None:
+    app, runner, clock = sleeping
+    app.start(app._tasks["sleeper"], "t", how_long="PT30S")
+    assert queued(runner, tmp_path.name) == 1
+    for _ in range(5):
+        runner.advance.run("t")
+    assert queued(runner, tmp_path.name) == 2, "one message for the time to come again, from the delivery that ran the task"
+    clock.advance("PT30S")
+    for _ in range(5):
+        runner.advance.run("t")
+    assert app.show("t").status == "done"
+    assert queued(runner, tmp_path.name) == 2
+
+
+def test_a_time_beyond_the_horizon_is_left_to_the_sweep(sleeping: tuple[Doubtless, CeleryRunner, FakeClock], tmp_path: Path) -> None:
+    app, runner, clock = sleeping
+    app.start(app._tasks["sleeper"], "t", how_long="PT1H")
+    runner.advance.run("t")
+    runner.sweep.run()
+    assert queued(runner, tmp_path.name) == 1
+    clock.advance("PT1H")
+    runner.sweep.run()
+    assert queued(runner, tmp_path.name) == 2

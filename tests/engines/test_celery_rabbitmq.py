@@ -1,4 +1,5 @@
-"""Celery on RabbitMQ: `acks_late`, and deliveries that are repeated because a worker's connection broke while a child of it runs on."""
+"""Celery on RabbitMQ: `acks_late`, and deliveries that are repeated because its connections broke while
+its children run on."""
 
 from __future__ import annotations
 
@@ -42,3 +43,7 @@ def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_ki
 
 def test_a_broker_that_is_killed_loses_no_task_and_doubles_no_write(engine: RabbitMQ, world: World, tmp_path: Path) -> None:
     killed_and_restarted(engine, world, tmp_path, new_worker=False)
+
+
+def test_the_reconciliation_ends_so_on_postgresql_too(engine: RabbitMQ, tmp_path: Path, postgres_store: str) -> None:
+    reconcile(engine, tmp_path, postgres_store)

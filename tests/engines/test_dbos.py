@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.postgres.server import servers
 
 from crash.outside import World
 
 from . import cells
 from .on_dbos import OnPostgres
-from .postgres import binaries
 from .recon import reconcile
 
 pytestmark = pytest.mark.engines
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engines
 @pytest.fixture(scope="module")
 def engine() -> Iterator[OnPostgres]:
     pytest.importorskip("dbos")
-    if binaries() is None:
+    if not servers():
         pytest.skip("there is no PostgreSQL server here")
     engine = OnPostgres()
     yield engine
@@ -38,3 +38,7 @@ def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_ki
     engine: OnPostgres, tmp_path: Path
 ) -> None:
     reconcile(engine, tmp_path)
+
+
+def test_the_reconciliation_ends_so_on_postgresql_too(engine: OnPostgres, tmp_path: Path, postgres_store: str) -> None:
+    reconcile(engine, tmp_path, postgres_store)

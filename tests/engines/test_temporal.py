@@ -34,3 +34,7 @@ def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_ki
     engine: Temporal, tmp_path: Path
 ) -> None:
     reconcile(engine, tmp_path)
+
+
+def test_the_reconciliation_ends_so_on_postgresql_too(engine: Temporal, tmp_path: Path, postgres_store: str) -> None:
+    reconcile(engine, tmp_path, postgres_store)
