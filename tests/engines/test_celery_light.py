@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from crash.outside import World
+from doubtless import Doubtless
+from doubtless.runners.celery import CeleryRunner
+from doubtless.testing import FakeClock
 
 from . import cells
 from .on_celery import Folder
