@@ -290,6 +290,33 @@ def test_advance_leaves_a_task_alone_whose_code_is_not_here(app: Doubtless, depl
     assert (old.due(), app.due()) == ([], ["t"])
 
 
+def test_a_child_that_is_due_is_left_to_who_has_the_code_of_its_root(app: Doubtless, deploy: Deploys, world: World) -> None:
+    child, other = asking(app, world), deploy()
+    asking(other, world)
+
+    @app.task
+    def parent() -> Any:
+        return child()
+
+    app.start(parent, "p")
+    app.advance("p")
+    app.send_event("p/1", "go", 7)
+    assert (other.due(), app.due()) == ([], ["p/1"])
+    stands = other.advance("p/1")
+    assert (stands.ran, stands.again) == (False, STRANGE)
+    assert app.advance("p/1").ended
+
+
+def test_code_that_would_end_the_program_ends_no_worker(app: Doubtless) -> None:
+    @app.task
+    def task() -> int:
+        raise SystemExit(3)
+
+    app.start(task, "t")
+    stands = app.advance("t")
+    assert stands.ran and not stands.ended
+
+
 def test_advance_refuses_an_id_that_is_in_no_log(app: Doubtless, world: World) -> None:
     asking(app, world)
     with pytest.raises(UnknownTask):
