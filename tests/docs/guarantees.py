@@ -32,6 +32,7 @@ PREFIXES = {
     "Tasks": "task", "Agents": "agent", "Forks and changed code": "change", "Sessions": "session", "Time and events": "wait",
     "Undoing": "undo", "People": "person", "The log": "log", "The examples, end to end": "example",
     "The protocol as a whole": "proof", "Somebody's own tasks": "own", "The face": "face",
+    "A team's log": "team",
 }  # fmt: skip
 """The beginning of the ids of a section; one that is not here has the first word of its title."""
 

@@ -17,7 +17,13 @@ SECOND = 1_000_000
 
 def accept(store: PostgresStore, clock: FakeClock, task_id: str = "t-1") -> None:
     row = draft(
-        task_id, Kind.TASK_ACCEPTED, clock.now(), step_name="task", status=TaskStatus.READY, input_hash=b"h" * 32, input_ref="inline:{}"
+        task_id,
+        Kind.TASK_ACCEPTED,
+        clock.now(),
+        step_name="task",
+        status=TaskStatus.READY,
+        input_hash=b"h" * 32,
+        input_ref="inline:{}",
     )
     assert store.accept(row) is None
 

@@ -153,10 +153,13 @@ class StepLog:
     def handle(self, value: str = "sheet-1") -> None:
         self.add(Kind.HANDLE_RECORDED, attempt=self.attempts, data={"handle": value})
 
-    def claim(self) -> None:
-        """Another owner takes the task over: the one before is dead."""
+    def claim(self, *, lease_until: int | None = None) -> None:
+        """Another owner takes the task over: the one before is dead; `lease_until`: as a lease said that had ended then."""
         self.epoch += 1
-        self.add(Kind.TASK_CLAIMED, path=None, status=TaskStatus.RUNNING, data={"owner": f"owner {self.epoch}"})
+        data: dict[str, Any] = {"owner": f"owner {self.epoch}"}
+        if lease_until is not None:
+            data["lease_until"] = lease_until
+        self.add(Kind.TASK_CLAIMED, path=None, status=TaskStatus.RUNNING, data=data)
 
     def open_case(self, kind: CaseKind = CaseKind.DOUBT) -> str:
         row = self.add(Kind.CASE_OPENED, status=StepStatus.NEEDS_HUMAN, data={"kind": kind, "why": "…"})
@@ -376,6 +379,19 @@ def test_a_takeover_ends_the_threads_of_a_dead_owner_and_changes_no_outcome() ->
     log.claim()
     (attempt,) = log.folded().attempts
     assert (attempt.code, attempt.call_ended) == ("timeout", log.now)
+
+
+def test_where_a_lease_said_that_the_owner_lived_its_last_send_was_before_the_lease_s_end_and_the_timeout() -> None:
+    log = StepLog()
+    log.attempt("unknown", running=True, code="timeout")
+    ended = log.now
+    log.advance(100 * S)
+    log.claim(lease_until=ended.wall + 40 * S)
+    (attempt,) = log.folded().attempts
+    assert attempt.leased
+    assert attempt.call_ended == Instant(ended.wall + 40 * S, ended.boot + 40 * S)
+    assert log.folded().quiet_for(log.now, 30 * S) == 30 * S
+    assert log.folded().quiet_for(log.now, 90 * S) == -30 * S
 
 
 def test_a_claim_does_not_touch_what_its_own_owner_began() -> None:

@@ -631,6 +631,31 @@ def test_an_absence_counts_from_the_takeover_of_a_dead_owner_never_from_the_atte
     assert waits(now(log, PROOF), log) == 60 * S
 
 
+def test_an_absence_counts_from_the_end_of_a_dead_owner_s_lease_and_the_step_s_timeout() -> None:
+    step = PROOF._replace(settle_within_us=48 * HOUR)
+    log = StepLog()
+    log.begin()
+    log.advance(HOUR)
+    log.claim(lease_until=log.now.wall - 20 * S)  # taken over 20 s after its end: 10 s before the timeout is over
+    assert not look(log, step, "absent")
+    assert waits(now(log, step), log) == 10 * S + 120 * S
+    log.advance(130 * S - 1)
+    assert not look(log, step, "absent")
+    log.advance(1)
+    assert not look(log, step, "absent")
+    log.advance(30 * S)
+    assert look(log, step, "absent")
+
+
+def test_an_answer_acts_when_a_dead_owner_s_lease_and_the_timeout_are_over() -> None:
+    step = policy()
+    log = StepLog()
+    log.begin()
+    log.claim(lease_until=log.now.wall)
+    log.did_not_happen(log.open_case(), "fail")
+    assert waits(now(log, step), log) == 30 * S + 30 * S  # the timeout of a send at the lease's end, and what it may take to land
+
+
 def test_an_absence_counts_from_the_end_of_the_call() -> None:
     log = StepLog()
     log.attempt("unknown", took=20 * S)

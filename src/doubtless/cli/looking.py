@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ import click
 from ..app import Doubtless
 from ..errors import UnknownTask, UsageError
 from ..events import TaskStatus
-from ..store import path_of
+from ..store import where_is
 from . import shapes
 from .exits import OK, USAGE
 from .group import Invocation, common, store_option, target_argument
@@ -40,7 +39,7 @@ def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
     with looking(called, url) as app:
         heads = app.tasks(status=statuses)
         alive = {head.owner: app.store.owner_alive(head.owner) for head in heads if head.owner is not None}
-        path = os.path.realpath(path_of(app.url))
+        path = where_is(app.url)
     if called.as_json:
         emit({"tasks": [shapes.task_line(head) for head in heads]})
     elif not heads:
@@ -78,7 +77,7 @@ def show(called: Invocation, task_id: str, every: bool, target: str | None, url:
         raise UsageError("--app and --store contradict each other: the app knows its store")
     with looking(called, url) if target is None else nullcontext(load_app(called, target)) as app:
         view = seen(app, task_id)
-        path = os.path.realpath(path_of(app.url))
+        path = where_is(app.url)
     if called.as_json:
         emit(shapes.task(view, next_commands(view, store=called.url)))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -78,6 +79,15 @@ def recover_store(url: str, *, clock: Callable[[], Instant], state: str, accept:
     from .recover import recover
 
     return recover(path_of(url), clock=clock, accept=accept, by=by, why=why)
+
+
+def where_is(url: str) -> str:
+    """The store as people are told of it: its file, or its URL without a password."""
+    if url.partition("://")[0] not in POSTGRES:
+        return os.path.realpath(path_of(url))
+    from .pg.place import url_without_password
+
+    return url_without_password(url)
 
 
 def path_of(url: str) -> str:

@@ -83,6 +83,7 @@ class Link:
         self.hooks = hooks
         self.read_only = read_only
         self.statements = 0
+        self.used = False
         self._conninfo = conninfo
         self._admit = admit
         self._limit = limit
@@ -145,6 +146,7 @@ class Link:
             try:
                 return self._execute(connection, sql, args)
             except psycopg.Error as error:
+                self._look_after(connection, error)
                 if not lost(connection, error) or pause:
                     raise as_store_error(error, "the store cannot be read", self.shown, written=False) from error
             except BaseException:
@@ -156,6 +158,7 @@ class Link:
 
     def _execute(self, connection: Connection, sql: str, args: Sequence[Any]) -> list[Row]:
         self.statements += 1
+        self.used = True
         cursor = connection.execute(sql, args, binary=True)
         return cursor.fetchall() if cursor.description is not None else []
 
@@ -181,6 +184,10 @@ class Link:
                 if sent and (found := stands()) is not None:
                     return found
                 connection = self.take()
+            except StoreRefused as error:  # what was taken once is taken again, once whoever runs the server has mended it
+                if not self.used:
+                    raise
+                raise unavailable(error, written=None if sent else False) from error
             except StoreUnavailable as error:
                 if pause == PAUSES[-1] or not sent:
                     error.context["written"] = None if sent else False
@@ -192,9 +199,10 @@ class Link:
                 sent = True
                 rows = self._execute(connection, sql, args)
             except psycopg.Error as error:
-                code = error.sqlstate or ""
-                if code not in _AGAIN and not lost(connection, error):
-                    raise refused(error, what, self.shown) from error
+                self._look_after(connection, error)
+                if (error.sqlstate or "") not in _AGAIN and not lost(connection, error):
+                    said = refused(error, what, self.shown)
+                    raise (unavailable(said, written=False) if isinstance(said, StoreRefused) else said) from error
                 failed = error
                 continue
             except BaseException:
@@ -206,6 +214,11 @@ class Link:
                 self.hooks(what + ":after")
             return made(rows)
         raise as_store_error(failed, f"{what}: its fate cannot be told", self.shown, written=None) from failed
+
+    def _look_after(self, connection: Connection, error: psycopg.Error) -> None:
+        """After a lost connection: the others that nobody uses were opened to the same server, and are most likely gone too."""
+        if lost(connection, error):
+            self.close()
 
     # ------------------------------------------------------------ the end
 
@@ -266,10 +279,20 @@ def refused(error: psycopg.Error, what: str, shown: str) -> Refusal | StoreError
     return as_store_error(error, f"{what} is not written", shown, written=False)
 
 
+def unavailable(error: StoreRefused, *, written: bool | None) -> StoreUnavailable:
+    """A server that takes no writes any more: a result is offered to it again, and kept meanwhile (rule 6)."""
+    return StoreUnavailable(error.message, hint=error.hint, **{**error.context, "written": written})
+
+
 def shut(connection: Connection) -> None:
     """Close a connection, whatever state it is in."""
+    status = psycopg.pq.TransactionStatus
     with contextlib.suppress(psycopg.Error, OSError):
-        connection.close()
+        try:
+            if connection.info.transaction_status in (status.INTRANS, status.INERROR):
+                connection.rollback()  # so that a pooler can give the server's connection to the next client
+        finally:
+            connection.close()
 
 
 _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()

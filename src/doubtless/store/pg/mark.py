@@ -63,7 +63,7 @@ class MarkFile:
             try:
                 with open(self.path, "rb") as file:
                     found = decode(file.read(_SIZE + 1))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError as error:
                 return f"it cannot be read: {error.strerror}"

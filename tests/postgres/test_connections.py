@@ -1,0 +1,219 @@
+"""Connections that are cut before, during and after a commit, servers that are ended, and poolers between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.postgres.server import Server
+from tests.postgres.wire import Cutter, Pooler
+
+from doubtless.errors import StoreUnavailable
+from doubtless.events import Event, Kind, TaskStatus, draft, row_hash, seal
+from doubtless.store.base import Blob
+from doubtless.store.postgres import PostgresStore
+from doubtless.testing import FakeClock
+
+Open = Callable[..., PostgresStore]
+
+
+@pytest.fixture
+def cutter(server: Server) -> Iterator[Cutter]:
+    made = Cutter(server.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def through(url: str, server: Server, open_store: Open) -> Callable[[int], PostgresStore]:
+    """The store, reached through another port."""
+    plain = "&sslmode=disable&gssencmode=disable"  # so that the first message is the start
+    return lambda port: open_store(url.replace(f":{server.port}/", f":{port}/") + plain)
+
+
+def accepted(clock: FakeClock, task_id: str = "t-1") -> Event:
+    return draft(
+        task_id, Kind.TASK_ACCEPTED, clock.now(), step_name="task", status=TaskStatus.READY, input_hash=b"h" * 32,
+        input_ref="inline:{}",
+    )  # fmt: skip
+
+
+def handles(store: PostgresStore, clock: FakeClock, epoch: int, count: int = 1, task_id: str = "t-1") -> list[Event]:
+    last = store.last(task_id)
+    assert last is not None
+    rows = [
+        draft(task_id, Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=epoch, data={"handle": n})
+        for n in range(count)
+    ]
+    return seal(rows, last.event_seq, row_hash(last))
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_append_whose_connection_is_cut_is_in_the_log_once(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock, when: str, count: int
+) -> None:
+    store = through(cutter.port)
+    store.accept(accepted(clock))
+    claim = store.claim("t-1")
+    blob = Blob(b"d" * 32, b"content")
+    for _ in range(3):
+        rows = handles(store, clock, claim.epoch, count)
+        cutter.answered.clear()
+        cutter.order(when, "append_", times=1)
+        store.append(rows, blobs=[blob])
+    assert cutter.cuts == 3
+    direct = open_store()
+    assert [row.event_seq for row in direct.rows("t-1")] == list(range(1, 3 * count + 2))
+    assert direct.rows("t-1") == store.rows("t-1")
+    assert [p for p in direct.verify() if "sha256" not in p.what] == []
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_every_other_write_whose_connection_is_cut_stands_once(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock, when: str
+) -> None:
+    store = through(cutter.port)
+
+    def cut(at: str) -> None:
+        cutter.answered.clear()
+        cutter.order(when, at)
+
+    store.info()
+    cut("accept_1")
+    assert store.accept(accepted(clock)) is None
+    cut("claim_1")
+    claim = store.claim("t-1")
+    head = store.head("t-1")
+    assert head is not None and head.epoch == claim.epoch
+    cut("append_rows_1")
+    store.add("t-1", [draft("t-1", Kind.CANCEL_REQUESTED, clock.now(), data={"by": "ann"})])
+    cut("SET owner = NULL")
+    store.release("t-1", claim.epoch)
+    cut("SELECT")
+    assert [row.kind for row in store.rows("t-1")] == [Kind.TASK_ACCEPTED, Kind.CANCEL_REQUESTED]
+    assert cutter.cuts == 5
+    assert open_store().verify() == []
+
+
+def test_an_append_that_reaches_the_server_after_it_was_sent_again_finds_its_place_taken(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    store.accept(accepted(clock))
+    claim = store.claim("t-1")
+    rows = handles(store, clock, claim.epoch)
+    cutter.order("late", "append_1")
+    store.append(rows)
+    cutter.send()  # the first one comes through now
+    assert store.rows("t-1")[1:] == rows
+    assert open_store().verify() == []
+
+
+def test_while_the_server_cannot_be_reached_an_append_says_that_nobody_knows_its_fate(
+    cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    store.accept(accepted(clock))
+    claim = store.claim("t-1")
+    rows = handles(store, clock, claim.epoch)
+    cutter.answered.clear()
+    cutter.order("after", "append_1")
+    threading.Thread(target=lambda: (cutter.answered.wait(30), cutter._socket.close())).start()
+    real, cutter.serve = cutter.serve, lambda client: client.close()  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable) as caught:
+        store.append(rows)
+    assert caught.value.context["written"] is None
+    cutter.serve = real  # type: ignore[method-assign]
+
+
+def test_a_server_process_that_is_ended_in_the_middle_doubles_and_loses_nothing(
+    open_store: Open, server: Server, clock: FakeClock
+) -> None:
+    begun, stop = threading.Event(), threading.Event()
+    store = open_store(hooks=lambda point: begun.set() if point == "append:before" else None)
+    store.accept(accepted(clock))
+    claim = store.claim("t-1")
+    ended = 0
+
+    def end_them() -> None:
+        nonlocal ended
+        with server.connect() as connection:
+            while begun.wait(30) and not stop.is_set():
+                begun.clear()
+                found = connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'doubtless' AND query LIKE %s AND pid <> pg_backend_pid()",
+                    (f"%{store.place.schema}%",),
+                ).fetchall()
+                ended += len(found)
+
+    killer = threading.Thread(target=end_them)
+    killer.start()
+    refused = 0
+    try:
+        for _ in range(12):
+            try:
+                store.append(handles(store, clock, claim.epoch))
+            except StoreUnavailable:
+                refused += 1
+    finally:
+        stop.set()
+        begun.set()
+        killer.join()
+    rows = store.rows("t-1")
+    assert ended > 2
+    assert [row.event_seq for row in rows] == list(range(1, len(rows) + 1))
+    assert 13 - refused <= len(rows) <= 13
+    assert store.verify() == []
+
+
+def test_everything_but_listening_works_through_a_transaction_pooler(
+    open_store: Open, server: Server, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    startup = b"\x00\x03\x00\x00" + b"user\0doubtless\0database\0postgres\0client_encoding\0utf8\0application_name\0doubtless\0\0"
+    pooler = Pooler(server.port, startup)
+    try:
+        store = through(pooler.port)
+        for n in range(3):
+            store.accept(accepted(clock, f"t-{n}"))
+            claim = store.claim(f"t-{n}")
+            store.append(handles(store, clock, claim.epoch, task_id=f"t-{n}"))
+            store.append(handles(store, clock, claim.epoch, 2, task_id=f"t-{n}"))
+            store.leases.beat()
+            parked = draft(f"t-{n}", Kind.TASK_PARKED, clock.now(), status="waiting", epoch=claim.epoch, data={"wake_at": None})
+            last = store.last(f"t-{n}")
+            assert last is not None
+            store.append(seal([parked], last.event_seq, row_hash(last)))
+        assert store.verify() == []
+        assert len(set(pooler.transactions)) == 2
+        assert all(a != b for a, b in zip(pooler.transactions, pooler.transactions[1:], strict=False))
+        store.close()
+    finally:
+        pooler.close()
+    assert open_store().verify() == []
+
+
+def test_an_append_and_its_epoch_check_are_one_round_trip(
+    server: Server, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    startup = b"\x00\x03\x00\x00" + b"user\0doubtless\0database\0postgres\0client_encoding\0utf8\0application_name\0doubtless\0\0"
+    pooler = Pooler(server.port, startup, size=1)
+    try:
+        store = through(pooler.port)
+        store.accept(accepted(clock))
+        claim = store.claim("t-1")
+        one, several = handles(store, clock, claim.epoch), handles(store, clock, claim.epoch, 4)[1:]
+        before = len(pooler.transactions)
+        store.append(one, guard="pay", blobs=[Blob(b"d" * 32, b"x")])
+        assert len(pooler.transactions) == before + 1
+        store.append(several, guard="pay")
+        assert len(pooler.transactions) == before + 2
+        last = several[-1]
+        parked = draft("t-1", Kind.TASK_PARKED, clock.now(), status="waiting", epoch=claim.epoch, data={"wake_at": None})
+        store.append(seal([parked], last.event_seq, row_hash(last)))
+        assert len(pooler.transactions) == before + 3
+        store.close()
+    finally:
+        pooler.close()

@@ -1,0 +1,207 @@
+"""What a takeover makes of a write, with leases: nothing is sent by one who may have lost them, and nothing is believed too early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from doubtless import Doubtless, TaskWaiting, injected
+from doubtless.errors import DoubtlessError, StaleEpoch, StoreUnavailable
+from doubtless.events import STORE_TASK, Event, Kind, draft
+from doubtless.store.postgres import PostgresStore
+from doubtless.testing import FakeClock
+
+MakeApp = Callable[..., Doubtless]
+Hook = Callable[[str], None]
+
+
+class World:
+    """What the step did, and what is found of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.found: dict[str, str] | None = None
+        self.during: Callable[[], None] = lambda: None
+
+
+def build(make_app: MakeApp, clock: FakeClock, world: World, hooks: Hook | None = None) -> tuple[Doubtless, Any]:
+    app = make_app(clock=clock, hooks=hooks)
+
+    @app.step(effect="non_idem_write", query=lambda idempotency_key: world.found, absent_after="PT1M", timeout="PT20S")
+    def pay(amount: int, idempotency_key: str = injected()) -> dict[str, str]:
+        world.calls.append(idempotency_key)
+        world.during()
+        return {"sheet": idempotency_key}
+
+    @app.task
+    def settle() -> dict[str, str]:
+        return pay(amount=5)
+
+    return app, settle
+
+
+def at_intent(deed: Callable[[], None]) -> Hook:
+    """Calls `deed` once, when the intent is committed and the write is not called yet."""
+    seen = {"append": 0}
+
+    def hook(point: str) -> None:
+        if point == "append:after":
+            seen["append"] += 1
+            if seen["append"] == 1:
+                deed()
+
+    return hook
+
+
+def test_an_owner_whose_task_was_taken_over_between_intent_and_call_sends_nothing(make_app: MakeApp, clock: FakeClock) -> None:
+    world = World()
+    other, _ = build(make_app, clock, world)
+
+    def taken() -> None:
+        clock.advance(120)
+        assert other.store.claim("t-1").takeover
+
+    app, task = build(make_app, clock, world, at_intent(taken))
+    with pytest.raises(StaleEpoch, match="nothing was sent"):
+        app.run(task, "t-1")
+    assert world.calls == []
+
+
+def test_an_owner_that_slept_longer_than_its_lease_and_has_its_task_still_renews_before_it_sends(
+    make_app: MakeApp, clock: FakeClock
+) -> None:
+    world = World()
+    app, task = build(make_app, clock, world, at_intent(lambda: clock.advance(3600)))
+    assert set(app.run(task, "t-1")) == {"sheet"}
+    assert len(world.calls) == 1
+
+
+def test_an_owner_that_cannot_renew_a_lease_that_is_too_short_sends_nothing_and_says_so_in_the_log(
+    make_app: MakeApp, clock: FakeClock
+) -> None:
+    world = World()
+
+    def cut_off() -> None:
+        clock.advance(25)
+        store: Any = app.store
+        real = store.leases._renew
+
+        def away(claims: Any) -> set[tuple[str, int]]:
+            store.leases._renew = real
+            raise StoreUnavailable("the server is away")
+
+        store.leases._renew = away
+
+    app, task = build(make_app, clock, world, at_intent(cut_off))
+    with pytest.raises(TaskWaiting):
+        app.run(task, "t-1", wait=False)
+    assert world.calls == []
+    ended = [row for row in app.store.rows("t-1") if row.kind == Kind.ATTEMPT_ENDED]
+    assert [(row.error or "") for row in ended if '"not_sent"' in (row.error or "")] != []
+    clock.advance(10)
+    assert set(app.run(task, "t-1")) == {"sheet"}
+    assert len(world.calls) == 1
+
+
+def test_what_a_dead_owner_had_in_flight_is_in_doubt_and_an_absence_counts_from_its_lease_s_end_and_the_timeout(
+    make_app: MakeApp, clock: FakeClock
+) -> None:
+    world, died = World(), threading.Event()
+    dead, task = build(make_app, clock, world)
+    go = threading.Event()
+
+    def hang() -> None:
+        died.set()
+        go.wait(60)
+
+    world.during = hang
+    thread = threading.Thread(target=lambda: _quietly(lambda: dead.run(task, "t-1")))
+    thread.start()
+    assert died.wait(30)
+    store: Any = dead.store
+    store.leases._renew = lambda claims: (_ for _ in ()).throw(StoreUnavailable("gone"))  # its heartbeats reach nobody
+    lease_end = _until(store)
+    clock.advance((lease_end - clock.now().wall) / 1e6)
+    other, task = build(make_app, clock, world)
+    with pytest.raises(TaskWaiting) as caught:
+        other.run(task, "t-1", wait=False)
+    takeover = next(row for row in other.store.rows("t-1") if row.kind == Kind.TASK_CLAIMED and "lease_until" in row.details)
+    assert takeover.details["lease_until"] == lease_end
+    assert caught.value.until.wall == lease_end + 20_000_000 + 60_000_000
+    assert len(world.calls) == 1
+    # The zombie comes back with a result: evidence, which settles what is unsettled.
+    store.leases._renew = store._renew
+    go.set()
+    thread.join(30)
+    kinds = [row.kind for row in other.store.rows("t-1")]
+    assert Kind.EVIDENCE_STORED in kinds
+    assert other.run(task, "t-1") == {"sheet": world.calls[0]}
+    assert len(world.calls) == 1
+    assert other.verify() == []
+
+
+def _quietly(deed: Callable[[], object]) -> None:
+    try:
+        deed()
+    except DoubtlessError:
+        pass
+
+
+def _until(store: PostgresStore) -> int:
+    row = store._link.one(f'SELECT lease_until FROM "{store.place.schema}".tasks')
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_freeze_that_has_returned_is_seen_by_every_attempt_that_is_written_after_it(url: str, tmp_path: Any) -> None:
+    from doubtless.clocks import SystemClock
+    from doubtless.errors import Frozen
+    from doubtless.events import TaskStatus, row_hash, seal
+
+    stores = [PostgresStore(url, clock=SystemClock("b").now, state=str(tmp_path), heartbeat=False) for _ in range(3)]
+    frozen_at: list[int] = []
+    late: list[Event] = []
+    started = threading.Barrier(3)
+
+    def work(store: PostgresStore, task_id: str) -> None:
+        row = draft(
+            task_id, Kind.TASK_ACCEPTED, store.now(), step_name="task", status=TaskStatus.READY, input_hash=b"h" * 32,
+            input_ref="inline:{}",
+        )  # fmt: skip
+        store.accept(row)
+        claim = store.claim(task_id)
+        started.wait()
+        for number in range(1, 400):
+            after = bool(frozen_at)
+            last = store.last(task_id)
+            assert last is not None
+            attempt = draft(
+                task_id, Kind.STEP_INTENDED, store.now(), step_seq=number, path=str(number), step_name="pay", status="uncertain",
+                attempt=1, effect_class="non_idem_write", idempotency_key=b"k" * 32, input_hash=b"i" * 32, input_ref="inline:{}",
+                started_at=store.now().wall, epoch=claim.epoch,
+            )  # fmt: skip
+            rows = seal([attempt], last.event_seq, row_hash(last))
+            try:
+                store.append(rows, guard="pay")
+            except Frozen:
+                return
+            if after:
+                late.extend(rows)
+
+    threads = [threading.Thread(target=work, args=(store, f"t-{n}")) for n, store in enumerate(stores[:2])]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    stores[2].add(
+        STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, stores[2].now(), step_name="pay", data={"by": "a", "why": "b"})]
+    )
+    frozen_at.append(1)
+    for thread in threads:
+        thread.join()
+    assert late == []
+    for store in stores:
+        store._leases.held.clear()
+        store.close()
