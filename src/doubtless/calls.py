@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .blobs import Content
 from .effects import Deadline, Policy, StepDefinition
@@ -15,6 +15,9 @@ from .fold import StepRecord
 from .log import Flight, TaskLog
 from .secrets import Vault
 from .store.base import Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 """Output types that no client uses for a response."""
@@ -87,15 +90,19 @@ class Wait:
 
     `beside`: for so many microseconds of real time: other branches of the pass go on, and it must not park before they wait.
     `seen`: how far the log was read before this was asked; another branch may take in what comes after it.
+    `branches`: it waits for another branch of its pass, which a sync step on an event loop would keep from going on.
     """
 
-    __slots__ = ("beside", "seen", "until", "why")
+    __slots__ = ("beside", "branches", "seen", "until", "why")
 
-    def __init__(self, until: int, why: str, *, beside: bool = False, seen: int | None = None) -> None:
+    def __init__(
+        self, until: int, why: str, *, beside: bool = False, seen: int | None = None, branches: bool = False
+    ) -> None:
         self.seen = seen
         self.until = until
         self.why = why
         self.beside = beside
+        self.branches = branches
 
 
 class Returned:
@@ -235,6 +242,7 @@ class Run(Protocol):
     lock: threading.Lock
     frames: set[Frame]
     stop: threading.Event
+    loop: asyncio.AbstractEventLoop | None
 
     def park(
         self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None, awaits: str | None = None

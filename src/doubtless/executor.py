@@ -81,7 +81,7 @@ def run_step(
         match action:
             case Call():
                 if record is None and log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8
-                    yield Wait(now.wall + 50_000, "another step is in doubt")
+                    yield Wait(now.wall + 50_000, "another step is in doubt", branches=True)
                     continue
                 assert definition is not None
                 turn = 0

@@ -31,7 +31,8 @@ def own_step(name: str, call: Callable[..., Any], *, returns: Any = None, **opti
     """
     assert name.startswith("$")
     call.__annotations__ = {} if returns is None else {"return": returns}
-    definition, faults = define(name, call=call, effect=Effect.READ, **options)
+    # independent: it asks nobody, and on an event loop, which it would block, it cannot wait until a doubt is settled there
+    definition, faults = define(name, call=call, effect=Effect.READ, independent=True, **options)
     assert definition is not None and not faults, faults
     return definition
 

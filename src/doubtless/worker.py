@@ -213,5 +213,7 @@ class Setback:
 
 
 def still_frozen(why: str, frozen: Collection[str]) -> bool:
-    """Whether what a task was parked for, ``frozen: step pay is frozen: …``, is frozen still."""
+    """Whether what a task was parked for, ``frozen: step pay is frozen: …``, is frozen still; also what its child was."""
+    if why.startswith("child "):
+        why = "".join(why.partition("frozen: ")[1:])
     return why.startswith("frozen: ") and ("*" in frozen or any(why.startswith(f"frozen: step {name} is ") for name in frozen))

@@ -2,7 +2,8 @@
 
 --first N      the first seed (0)
 --seed N       one seed, with its story; shrunk to a test when it fails
---plant NAME   with one guard taken away: a seed has to find it (exit 0), within a minute
+--plant NAME   with one guard taken away: a seed has to find it (exit 0)
+--until-found  stop at the first seed that finds something (exit 1)
 --record       write the figures into docs/proof.md
 """
 
@@ -11,12 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from .coverage import expected
-from .many import Report, planted_some, simulate, some, spread, together
+from .many import Report, simulate, some, spread, together
+from .plants import plant_of, search
 from .scenario import draw
 from .shrink import as_test, shrink
 
@@ -30,13 +31,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--plant")
+    parser.add_argument("--until-found", action="store_true")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
         return one(chosen.seed)
     if chosen.plant:
-        return planted(chosen.plant, chosen.first, chosen.seeds, chosen.jobs)
+        return planted(chosen.plant, chosen.first, chosen.seeds)
+    if chosen.until_found:
+        return until_found(chosen.first, chosen.seeds, chosen.jobs)
     report = together(told(spread(chosen.first, chosen.seeds, chosen.jobs)))
     missing = show(report)
     for seed, wrong in sorted(report.failed.items())[:3]:
@@ -93,21 +97,24 @@ def explain(seed: int) -> None:
     print(*shrunk.wrong, sep="\n")
 
 
-def planted(name: str, first: int, seeds: int, jobs: int) -> int:
-    """Look for a planted bug; exit 0 when a seed finds it."""
-    seen: Counter[str] = Counter()
-    played = 0
-    for report in spread(first, seeds, jobs, partial(planted_some, name)):
-        played += report.seeds
-        seen.update(report.seen)
+def until_found(first: int, seeds: int, jobs: int) -> int:
+    """Play until a seed finds something wrong; exit 1 then."""
+    reports = spread(first, seeds, jobs, partial(some, stop_at=1))
+    for report in reports:
         for seed, wrong in report.failed.items():
-            print(f"{name}: seed {seed} finds it, after {played} seeds: {wrong[0].splitlines()[0]}", flush=True)
-            os._exit(0)
-    print(f"{name}: not found in {played} seeds")
-    return 1
+            print(f"seed {seed}: {wrong[0].splitlines()[0]}", flush=True)
+            reports.close()
+            return 1
+    return 0
 
 
-__all__ = ["main", "some"]
+def planted(name: str, first: int, seeds: int) -> int:
+    """Look for a planted bug; exit 0 when a seed finds it."""
+    print(f"{name}: without the guard: {plant_of(name).guard}", flush=True)
+    found, seconds = search(name, seeds, first)
+    print(f"found after {seconds:.0f} s: {found}" if found else f"not found in {seeds} seeds, {seconds:.0f} s")
+    return 0 if found else 1
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

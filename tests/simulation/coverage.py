@@ -17,14 +17,15 @@ SITUATIONS = (
     "given up after an absence", "a late success settles", "a late success is evidence", "a contradiction", "a case by settle_within",
     "a look that did not count", "a key's next generation", "a key met again", "an attempt after a person's permission", "already undone",
     "a handle was recorded", "undone in order", "an undo in doubt", "an undo for a person", "an exhausted step", "a cancelled task", "a compensated task",
-    "a failed task", "a done task", "a store fault after the commit", "two answer at once", "a child task", "branches side by side", "a call overran",
+    "a failed task", "a done task", "two answer at once", "a child task", "branches side by side", "a call overran",
+    "an owner taken for dead",
 )  # fmt: skip
 """The situations that many seeds together have to come through."""
 
 
 def expected() -> list[str]:
     """Everything that must be there: a count of zero means that the simulation has lost a part of its world."""
-    faults = ["kill", "stop", "second", "jump", "cancel", "freeze", "restart", "deploy", *STORE_FAULTS]
+    faults = ["kill", "stop", "second", "jump", "cancel", "freeze", "restart", "deploy", "unlock", *STORE_FAULTS]
     return [
         *(f"fault {what}" for what in faults), *(f"call {how}" for how in HOWS), *(f"look {how}" for how in LOOKS if how != "true"),
         *(f"write {kind}" for kind in ("absent", "query", "blind", "key", "window", "once")), "node Read", "node Sleep", "node Ask",
@@ -40,6 +41,8 @@ def situations(played: Play) -> Counter[str]:
     seen["async"] += scenario.is_async
     seen[f"host {scenario.host}"] += 1
     for node in every(scenario.nodes):
+        seen["a child task"] += isinstance(node, Child)
+        seen["branches side by side"] += isinstance(node, Together)
         seen[f"write {node.kind}" if isinstance(node, Write) else f"node {type(node).__name__}"] += 1
     seen["points"] += played.points
     seen["hand-overs"] += played.kernel.switches

@@ -23,7 +23,7 @@ SECOND = 1_000_000
 PREEMPT = 0.12
 """How often a thread that could go on hands the baton on all the same, under a schedule that is not 0."""
 
-LIMIT = 60_000
+LIMIT = 20_000
 """Hand-overs after which a run counts as one that never ends."""
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from .coverage import situations
 from .play import play
 from .scenario import Scenario, draw
 
-CHUNK = 50
+CHUNK = 25
 FAST = "/dev/shm"
 
 
@@ -89,26 +89,23 @@ def some(seeds: Iterable[int], stop_at: int = 1 << 30) -> Report:
     return Report(count, failed, seen, time.monotonic() - begun)
 
 
-def planted_some(name: str, seeds: list[int]) -> Report:
-    """The same with a bug planted; call it in a process that ends afterwards."""
-    from .plants import PLANTS
-
-    PLANTS[name].patch()
-    return some(seeds, 1)
-
-
 def _looks_away() -> None:
     """In a process that only plays: what killed processes leave behind is collected without a word."""
     sys.unraisablehook = lambda unraisable: None
     warnings.simplefilter("ignore", RuntimeWarning)
 
 
-def spread(first: int, count: int, jobs: int, work: Callable[[list[int]], Report] = some) -> Iterator[Report]:
+def spread(first: int, count: int, jobs: int, work: Callable[[list[int]], Report] = some) -> Generator[Report, None, None]:
     """Play so many seeds on so many processes; the reports of their chunks as they come."""
     numbers = [list(range(at, min(at + CHUNK, first + count))) for at in range(first, first + count, CHUNK)]
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_looks_away) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_looks_away)
+    try:
         for future in as_completed([pool.submit(work, chunk) for chunk in numbers]):
             yield future.result()
+    finally:  # whoever has seen enough closes this: what is still being played does not matter
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
 
 
 def together(reports: Iterable[Report]) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from doubtless import (
 from doubtless.answers import Abandon, Answer, AnyAnswer, Compensate, DidNotHappen, Happened, LetStand, Noted, Retry
 from doubtless.calls import Frame, current
 from doubtless.drivers import invoke
-from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged, EventRefused, Late, UnknownTask
+from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged, EventRefused, Late, StaleEpoch, UnknownTask
 from doubtless.events import TERMINAL, CaseKind, Effect, Instant, Kind, boot_mark
 from doubtless.inbox import Case
 from doubtless.store import owners
@@ -290,10 +291,21 @@ class Play:
                         self.insist(lambda: desk.thaw(why="go on", by="person"))
 
                 self.aside(freeze)
+            case "unlock":
+                self.unlock(process)
+                self.launch("second")
             case "deploy":
                 self.program.release += 1
             case _:
                 self.trouble[process.pid] = [fault.what, fault.times]
+
+    def unlock(self, process: Process) -> None:
+        """Remove its owner's lock file: whoever looks takes the process for dead from now on."""
+        store = self.apps[process.pid]._store
+        owner = store._store._owner.id if isinstance(store, ProcessStore) else None
+        if owner is not None:
+            os.unlink(f"{self.folder}/s.db.owners/{owner}")
+            self.seen["an owner taken for dead"] += 1
 
     def trouble_of(self, process: Process) -> str | None:
         trouble = self.trouble.get(process.pid)
@@ -341,7 +353,8 @@ class Play:
                 raise
             except DoubtlessError as error:
                 process.outcome = type(error).__name__
-                if not isinstance(error, NeedsHuman | TaskFailed | TaskWaiting | TaskBusy | TaskFrozen | StoreUnavailable | UnknownTask):
+                taken = isinstance(error, StaleEpoch) and self.seen["an owner taken for dead"]
+                if not taken and not isinstance(error, NeedsHuman | TaskFailed | TaskWaiting | TaskBusy | TaskFrozen | StoreUnavailable | UnknownTask):
                     self.wrong.append(f"{process.name} raises {type(error).__name__}: {error.message}")
             except BaseException as error:
                 import traceback

@@ -105,7 +105,7 @@ class Program:
 
     def _query(self, write: Write) -> Any:
         world = self.world
-        if self.scenario.is_async:
+        if self.scenario.is_async and not write.plain:
 
             async def afind() -> Any:
                 return await self.later(world.look(write))
@@ -128,7 +128,7 @@ class Program:
         if write.kind == "once":
             options["once"] = "the one:{tag}"
 
-        if self.scenario.is_async:
+        if self.scenario.is_async and not write.plain:
 
             async def awrite(tag: str, idempotency_key: str = injected()) -> dict[str, Any]:
                 found: dict[str, Any] = await self.later(world.talk(write, name, idempotency_key, None))
@@ -144,7 +144,7 @@ class Program:
 
     def _undo(self, app: Doubtless, write: Write, name: str) -> None:
         world, options = self.world, self._options(write)
-        if self.scenario.is_async:
+        if self.scenario.is_async and not write.plain:
 
             async def aundo(tag: str, result: dict[str, Any], idempotency_key: str = injected()) -> dict[str, Any]:
                 world.refuse_undone(result, here())
@@ -224,7 +224,8 @@ class Code:
         app = self.app
         if isinstance(node, Write):
             try:
-                return (await self.steps[id(node)](tag="x"))["of"]
+                made = self.steps[id(node)](tag="x")
+                return (made if node.plain else await made)["of"]
             except StepFailed as failed:
                 if node.caught:
                     return failed.kind

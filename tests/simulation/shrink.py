@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,6 +10,9 @@ from .scenario import Ask, Call, Child, Fault, Node, Read, Scenario, Sleep, Toge
 
 LIMIT = 1200
 """So many scenarios are tried at most."""
+
+SECONDS = 60.0
+"""So long at most."""
 
 PLAIN: dict[type[Any], Any] = {
     Scenario: Scenario(()), Write: Write(), Call: Call(), Read: Read(), Sleep: Sleep(), Ask: Ask(), Together: Together(), Child: Child(),
@@ -32,12 +36,12 @@ def kind_of(wrong: list[str]) -> str:
 def shrink(scenario: Scenario, run: Callable[[Scenario], list[str]], limit: int = LIMIT) -> Shrunk:
     """Make it smaller as long as it fails in the same way; `run` says what is wrong."""
     wrong = run(scenario)
-    kind, tries = kind_of(wrong), 0
+    kind, tries, until = kind_of(wrong), 0, time.monotonic() + SECONDS
     smaller = True
-    while smaller and tries < limit:
+    while smaller and tries < limit and time.monotonic() < until:
         smaller = False
         for one in candidates(scenario):
-            if tries >= limit:
+            if tries >= limit or time.monotonic() > until:
                 break
             tries += 1
             found = run(one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .many import simulate
-from .scenario import Call, Fault, Read, Scenario, Write
+from .scenario import Call, Child, Fault, Read, Scenario, Sleep, Together, Write
 
 
 def test_the_late_result_of_a_read_whose_attempt_could_not_be_recorded_is_no_row_that_stands_for_the_step() -> None:
@@ -19,3 +19,27 @@ def test_a_task_that_the_store_does_not_take_back_when_its_last_call_has_ended_i
     nodes = (Write("query", calls=(Call("slow"),), looks=("pending",)),)
     for at in range(20, 32):
         assert simulate(Scenario(nodes, faults=(Fault("full", at, times=2),), host="worker")).wrong == []
+
+
+def test_a_worker_leaves_a_task_alone_whose_child_is_frozen_until_it_is_thawed() -> None:
+    """It claimed the parent again and again, without a pause, as long as the freeze lasted."""
+    faults = (Fault("freeze", 0, seconds=5.0), Fault("cancel", 0))
+    for schedule in range(1, 6):
+        scenario = Scenario((Child((Write("blind", undo=Write()),)),), faults, host="worker", schedule=schedule)
+        assert simulate(scenario).wrong == []
+
+
+def test_a_sleep_beside_a_doubt_does_not_keep_the_event_loop_from_settling_it() -> None:
+    """The sleep's own row waited, in the loop's thread, for the branch that needed the loop: for ever."""
+    wait = Write("once", calls=(Call("busy"),), retry_rejected=True)
+    for schedule in range(1, 9):
+        nodes = (Together(((wait, Sleep()), (Write(calls=(Call("dropped"),)),))),)
+        assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
+
+
+def test_a_sync_step_beside_a_doubt_does_not_keep_the_event_loop_from_settling_it() -> None:
+    """It waited, in the loop's thread, for the branch that needed the loop: for ever."""
+    wait = Write("once", calls=(Call("busy"),), retry_rejected=True)
+    for schedule in range(1, 9):
+        nodes = (Together(((wait, Write("blind", plain=True)), (Write(calls=(Call("dropped"),)),))),)
+        assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
