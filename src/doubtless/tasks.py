@@ -7,7 +7,7 @@ call overran its timeout.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import canonical, host
@@ -282,7 +282,7 @@ class TaskRun(Concluding):
         if not self.code.is_async:
             with this.lock:
                 now = self.runtime.monotonic()
-                overdue = [frame for frame in this.frames if now >= frame.deadline]
+                overdue = [frame for frame in in_order(this.frames) if now >= frame.deadline]
                 for frame in overdue:
                     self._abandon(this, frame)
             for child in list(self.children) if this.abandoned else []:
@@ -299,7 +299,7 @@ class TaskRun(Concluding):
         with this.lock:
             this.park(f"interrupted: {type(error).__name__}")
             this.stop.set()
-            frames = list(this.frames)
+            frames = in_order(this.frames)
             for frame in frames:
                 self._abandon(this, frame)
         for child in list(self.children):
@@ -354,6 +354,11 @@ class TaskRun(Concluding):
 
 def _at_once(task_id: str, give_back: Callable[[], None]) -> None:
     give_back()
+
+
+def in_order(frames: Iterable[Frame]) -> list[Frame]:
+    """Calls in the order in which their steps first came: what is recorded of several does not depend on chance."""
+    return sorted(frames, key=lambda frame: (frame.step_seq, frame.attempt))
 
 
 def what_interrupted(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ from typing import Any
 from doubtless import Abort, Denied, Doubtless, Expired, StepFailed, Task, injected
 
 from .kernel import Kernel
-from .scenario import ABSENT_AFTER, KEY_WINDOW, TIMEOUT, Ask, Child, Node, Read, Scenario, Sleep, Together, Write
+from .scenario import ABSENT_AFTER, KEY_WINDOW, SLOWER, TIMEOUT, Ask, Child, Node, Read, Scenario, Sleep, Together, Write
 from .world import World, here
 
 TASK = "t"
@@ -24,6 +24,8 @@ class Program:
         self.kernel = kernel
         self.fixed = scenario.ends != "code_error"
         self.release = 0
+        self.declared = 0
+        self.deploys = any(fault.what == "deploy" for fault in scenario.faults)
         self.undone: set[str] = set()  # the steps that have a compensation
 
     # ------------------------------------------------------------ calling, sync and async
@@ -31,7 +33,7 @@ class Program:
     def sync(self, talk: Generator[float, None, Any]) -> Any:
         try:
             while True:
-                self.kernel.doze(next(talk))
+                self.kernel.doze(max(next(talk), 0.001))
         except StopIteration as end:
             return end.value
         finally:
@@ -40,7 +42,7 @@ class Program:
     async def later(self, talk: Generator[float, None, Any]) -> Any:
         try:
             while True:
-                await asyncio.sleep(next(talk))
+                await asyncio.sleep(max(next(talk), 0.001))
         except StopIteration as end:
             return end.value
         finally:
@@ -48,8 +50,9 @@ class Program:
 
     # ------------------------------------------------------------ the steps
 
-    def declare(self, app: Doubtless) -> Task[..., Any]:
-        """Declare steps and tasks; the task to run."""
+    def declare(self, app: Doubtless, release: int = 0) -> Task[..., Any]:
+        """Declare steps and tasks, as this release has them; the task to run."""
+        self.declared = release
         steps: dict[int, Any] = {}
         children: dict[int, Any] = {}
         number = 0
@@ -95,11 +98,13 @@ class Program:
     def _options(self, write: Write) -> dict[str, Any]:
         options: dict[str, Any] = {"timeout": TIMEOUT, "retry_rejected": write.retry_rejected}
         options["effect"] = "idem_write" if write.kind in ("key", "window") else "non_idem_write"
-        if write.kind in ("absent", "query", "window"):
+        new = self.declared > 0  # the other side is quicker by then, and remembers keys for ever; and somebody drops a query
+        if write.kind in ("absent", "window") or (write.kind == "query" and not new):
             options["query"] = self._query(write)
         if write.kind in ("absent", "window"):
-            options |= {"absent_after": ABSENT_AFTER, "on_absent": write.on_absent}
-        if write.kind == "window":
+            longer = SLOWER if self.deploys and not new else 1.0
+            options |= {"absent_after": ABSENT_AFTER * longer, "on_absent": write.on_absent}
+        if write.kind == "window" and not new:
             options["key_window"] = KEY_WINDOW
         return options
 

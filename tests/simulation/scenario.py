@@ -18,10 +18,15 @@ KEY_WINDOW = 600.0
 """Seconds: `key_window`, of the steps that declare one. The world forgets a key no sooner."""
 
 
+SLOWER = 3.0
+"""So many times later requests of the first release may land, where a deploy follows, and so much longer is its `absent_after`."""
+
+
 class Call(NamedTuple):
     """How one call goes. ``ok``; ``lost``: it lands, the reply does not come; ``dropped``: neither; ``late``: the caller
     is told of a timeout, and it lands `after` seconds later; ``refused``, ``unsent``: said so; ``busy``: refused for now;
-    ``hangs``: it lands, and the reply comes after the step's timeout; ``slow``: it is sent only after the step's timeout;
+    ``hangs``: it lands, and the reply comes after the step's timeout; ``slow``: it is sent only `after` seconds after the
+    step's timeout;
     ``handle``: as lost, after the other side's id was recorded; ``raises``: a fault of the step's own code, before sending."""
 
     how: str = "ok"
@@ -89,7 +94,7 @@ class Fault(NamedTuple):
     for `seconds`; ``second``: another process resumes the task at once; ``jump``: the wall clock is set on (or back) by
     `seconds`; ``cancel``; ``freeze``: for `seconds`; ``restart``: the process ends as a drained one does;
     ``full``, ``busy``, ``io``: the store's next `times` transactions fail before their commit, ``after``: behind it;
-    ``deploy``: from the next process on the code is another; ``unlock``: somebody removes the process's lock file, and it is
+    ``deploy``: from the next process on the code is another: shorter times to wait, keys kept for ever, a query gone; ``unlock``: somebody removes the process's lock file, and it is
     taken for dead while it lives."""
 
     what: str
@@ -176,7 +181,7 @@ def _calls(rng: random.Random, hows: tuple[str, ...]) -> tuple[Call, ...]:
 
 def _call(rng: random.Random, hows: tuple[str, ...]) -> Call:
     how = rng.choice(hows)
-    return Call(how, rng.choice((0.0, 0.25, 2.0, 9.9)), rng.choice((1.0, 15.0, 60.0)) if how == "late" else 0.0)
+    return Call(how, rng.choice((0.0, 0.25, 2.0, 9.9)), rng.choice((1.0, 15.0, 60.0)) if how == "late" else rng.choice((5.0, 150.0)) if how == "slow" else 0.0)
 
 
 def _write(rng: random.Random, *, undo: bool = False) -> Write:

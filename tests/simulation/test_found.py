@@ -43,3 +43,11 @@ def test_a_sync_step_beside_a_doubt_does_not_keep_the_event_loop_from_settling_i
     for schedule in range(1, 9):
         nodes = (Together(((wait, Write("blind", plain=True)), (Write(calls=(Call("dropped"),)),))),)
         assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
+
+
+def test_the_result_of_a_read_whose_owner_was_taken_for_dead_is_no_row_that_stands_for_the_step() -> None:
+    """The row had no params: the step was settled by it, and the task's code had diverged from it for ever."""
+    nodes = (Together(((Read(),), (Write("query"),))),)
+    for schedule in range(6):
+        for at in range(14, 19):
+            assert simulate(Scenario(nodes, faults=(Fault("unlock", at),), schedule=schedule)).wrong == []

@@ -10,7 +10,7 @@ from doubtless import Absent, AlreadyUndone, Found, NotSent, Pending, Rejected, 
 from doubtless.calls import Frame, current
 
 from .kernel import SECOND, Kernel
-from .scenario import KEY_WINDOW, TIMEOUT, Call, Write
+from .scenario import KEY_WINDOW, SLOWER, TIMEOUT, Call, Write
 
 Place = tuple[str, str]
 """Task id and path."""
@@ -30,8 +30,10 @@ class Effect(NamedTuple):
 class World:
     """Counts effects by intent. It is never killed, and never wrong; only slow, silent or not asked."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, deploys: bool = False) -> None:
         self.kernel = kernel
+        self.deploys = deploys
+        self.forgotten: set[str] = set()  # keys that the other side keeps for so long only
         self.effects: list[Effect] = []
         self.by_place: dict[Place, list[Effect]] = defaultdict(list)
         self.calls: Counter[Place] = Counter()
@@ -64,7 +66,7 @@ class World:
             me = self.kernel.process
             self.calling[place].append(me)
             try:
-                yield TIMEOUT + 5
+                yield TIMEOUT + (call.after or 5.0)
             finally:
                 self.calling[place].remove(me)
         if call.how == "handle":
@@ -74,7 +76,10 @@ class World:
             self.under_way[place] += 1
             delay = call.after if call.how == "late" else call.seconds / 2
             if call.how == "late":
-                delay += call.seconds
+                old = self.deploys and self.kernel.process.release == 0 and write.kind == "absent"
+                delay = call.seconds + call.after * (SLOWER if old else 1.0)
+            if self.kernel.process.release == 0 and key is not None:
+                self.forgotten.add(key)
             self.kernel.at(
                 self.kernel.now + round(delay * SECOND), lambda: landed.append(self._land(write, place, name, key, target))
             )
@@ -91,7 +96,7 @@ class World:
         self.under_way[place] -= 1
         known = self.keys.get(key or "")
         if write.kind in ("key", "window") and known is not None:
-            if write.kind == "key" or self.kernel.now <= known.at + round(KEY_WINDOW * SECOND):
+            if write.kind == "key" or key not in self.forgotten or self.kernel.now <= known.at + round(KEY_WINDOW * SECOND):
                 self.seen["a key met again"] += 1
                 return known
         effect = Effect(len(self.effects), place, name, key, self.kernel.now, undoes)
