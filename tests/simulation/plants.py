@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ..mutation.guards import GUARDS
+from tests.mutation.guards import GUARDS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "doubtless"
@@ -32,9 +32,17 @@ def _of(name: str) -> Plant:
     return Plant(name, ((guard.file, guard.old, guard.new),))
 
 
+ROWS = "    if rows:\n        try:\n            if shares:\n"
+
 PLANTS: dict[str, Plant] = {
-    "call-before-intent": _of("the intent is durable before the call"),
-    "attempt-without-row": _of("each further attempt has its row before it begins"),
+    "call-before-intent": Plant(
+        "the intent is durable before the call",
+        (("executor.py", ROWS, ROWS.replace("if rows:", "if rows and record is not None:")),),
+    ),
+    "attempt-without-row": Plant(
+        "each further attempt has its row before it begins",
+        (("executor.py", ROWS, ROWS.replace("if rows:", "if rows and record is None:")),),
+    ),
     "key-recomputed": _of("the key is the intent's, not made anew"),
     "absence-from-the-start": _of("the absence clock starts at the last possible send"),
     "last-attempt-counts": _of("the worst of all attempts decides, not the last"),
