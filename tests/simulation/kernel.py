@@ -8,6 +8,7 @@ on. Time moves only when all wait. So one schedule is one run: nothing depends o
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import random
 import sys
@@ -166,6 +167,8 @@ class Kernel:
         was = [getattr(module, name) for module, name in constants]
         policy = asyncio.get_event_loop_policy()
         hook = sys.unraisablehook
+        collects = gc.isenabled()
+        gc.disable()  # a collection comes when it likes, and runs the last words of killed processes in whatever thread has the baton
         try:
             for name, made in self.seam.items():
                 setattr(host, name, made)
@@ -190,7 +193,11 @@ class Kernel:
             for (module, name), value in zip(constants, was, strict=True):
                 setattr(module, name, value)
             asyncio.set_event_loop_policy(policy)
+            self.current = None
+            gc.collect(0)
             sys.unraisablehook = hook
+            if collects:
+                gc.enable()
         if self.broken is not None:
             raise self.broken
 
