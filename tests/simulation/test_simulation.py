@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from .many import log_of, simulate, some
+from .paper import PROOF, with_figures
 from .plants import PLANTS, plant, search
 from .scenario import Call, Fault, Scenario, Write, draw
 from .shrink import as_test, shrink
@@ -75,3 +76,8 @@ def test_every_plant_still_fits_the_product(tmp_path: Path) -> None:
     for name in PLANTS:
         (tmp_path / name).mkdir()
         plant(name, tmp_path / name)
+
+
+def test_the_page_holds_the_recorded_figures() -> None:
+    text = PROOF.read_text()
+    assert with_figures(text) == text
