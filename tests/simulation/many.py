@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
+from doubtless.store import owners
+
 from .check import check
 from .coverage import situations
 from .play import play
@@ -51,6 +53,7 @@ def simulate(scenario: Scenario) -> Result:
             wrong = check(played)
         return Result(wrong, situations(played), played.story)
     finally:
+        owners._OWNERS.pop(f"{folder}/s.db.owners", None)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -70,6 +73,7 @@ def log_of(scenario: Scenario) -> list[bytes]:
             finally:
                 store.close()
     finally:
+        owners._OWNERS.pop(f"{folder}/s.db.owners", None)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -98,7 +102,7 @@ def _looks_away() -> None:
 def spread(first: int, count: int, jobs: int, work: Callable[[list[int]], Report] = some) -> Generator[Report, None, None]:
     """Play so many seeds on so many processes; the reports of their chunks as they come."""
     numbers = [list(range(at, min(at + CHUNK, first + count))) for at in range(first, first + count, CHUNK)]
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_looks_away)
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_looks_away, max_tasks_per_child=20)
     try:
         for future in as_completed([pool.submit(work, chunk) for chunk in numbers]):
             yield future.result()

@@ -501,6 +501,8 @@ def play(scenario: Scenario, folder: str) -> Play:
         one.kernel.run(one.main)
     except Stuck as stuck:
         one.wrong.append(f"stuck: {stuck}")
+    finally:
+        owners._OWNERS.pop(f"{folder}/s.db.owners", None)  # its locks are this run's
     for name, error in one.kernel.failures:
         one.wrong.append(f"thread {name} ends with {type(error).__name__}: {error}")
     return one
