@@ -358,7 +358,7 @@ def test_a_database_restored_from_an_old_backup_is_refused_with_the_command_to_t
     other = PostgresStore(url.replace(str(tmp_path / "mark"), str(tmp_path / "other")), **options)
     other.info()
     other.end_suspect(by="kim", why="counted")
-    again._info = None
+    work(again, clock, "t-9")  # a process that goes on sees it as it claims
     assert not again.info().suspect
     assert again.verify() == []
     for one in (again, other):
@@ -450,3 +450,57 @@ def test_the_command_line_migrates_looks_and_recovers(server: Server, tmp_path: 
     assert cli("recover")["reason"] is None
     assert cli("recover", "--accept", "--by", "kim", "--why", "x")["suspect"] is True
     assert cli("recover", "--end", "--by", "kim", "--why", "x")["suspect"] is False
+
+
+def test_a_process_that_is_running_notices_that_the_database_behind_its_url_was_replaced_by_an_older_one(
+    own_server: Callable[..., Server], tmp_path: Path, clock: FakeClock
+) -> None:
+    server = own_server().start()
+    url = server.url(mark=str(tmp_path / "mark"), schema="doubtless")
+    migrate(url, state=str(tmp_path))
+    store = PostgresStore(url, clock=clock.now, own_clock=True, heartbeat=False, state=str(tmp_path))
+    work(store, clock, "t-1")
+    server.stop()
+    backup = str(tmp_path / "backup")
+    subprocess.run(["cp", "-a", server.data, backup], check=True)
+    server.start()
+    row = draft("t-1", Kind.EVENT_RECEIVED, clock.now(), data={"name": "n"})
+    store.add("t-1", [row])  # wakes it: no claim, no park, so that the mark knows nothing of it
+    claim, last = store.claim("t-1"), store.last("t-1")
+    assert last is not None
+    intent = draft("t-1", Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=claim.epoch, data={"handle": "h"})
+    store.append(seal([intent], last.event_seq, row_hash(last)))
+    server.stop()
+    shutil.rmtree(server.data)
+    subprocess.run(["cp", "-a", backup, server.data], check=True)
+    server.start()
+    with pytest.raises(StoreSuspect, match="which this process has written, is not there"):
+        store.rows("t-1")
+    store._leases.held.clear()
+    store.close()
+
+
+def test_a_role_with_no_more_rights_than_the_docs_list_can_do_everything_a_worker_does(
+    server: Server, url: str, open_store: Open, clock: FakeClock
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text(encoding="utf-8")
+    grants = page.partition("```sql\n")[2].partition("```")[0]
+    name = url.partition("schema=")[2].partition("&")[0]
+    role = f"worker_{name}"
+    with server.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        connection.execute(grants.replace("doubtless", name).replace("worker;", f"{role};").encode())
+    store = open_store(url.replace("postgresql://doubtless@", f"postgresql://{role}@"))
+    work(store, clock)
+    store.add(STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, clock.now(), step_name="pay", data={"by": "a", "why": "b"})])
+    store.add(STORE_TASK, [draft(STORE_TASK, Kind.STORE_THAWED, clock.now(), step_name="pay", data={"by": "a"})])
+    store.folder.put(b"d" * 32, b"content")
+    store.place_blobs("file:///x#y")
+    claim = store.claim("t-1")
+    store.leases.beat()
+    store.release("t-1", claim.epoch)
+    store.drop_snapshots()
+    assert [p for p in store.verify() if "sha256" not in p.what] == []
+    for statement in ("UPDATE events SET status = 'done'", "DELETE FROM events", "TRUNCATE events", "DELETE FROM tasks"):
+        with pytest.raises(StoreRefused, match="permission denied"):
+            store._link.one(statement.replace("events", f"{name}.events").replace("tasks", f"{name}.tasks"))

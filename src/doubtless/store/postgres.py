@@ -70,7 +70,6 @@ class PostgresStore(Reading):
         self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
-        self._info: StoreInfo | None = None
         self._append = self._queries["append"]
 
     def _connections(self, limit: int, hooks: Hooks, *, read_only: bool) -> Link:
@@ -83,11 +82,12 @@ class PostgresStore(Reading):
 
     def info(self) -> StoreInfo:
         """Say what the store is; opens it. Raises: StoreRefused where it is not migrated, StoreSuspect, StoreUnavailable."""
-        if self._info is None:
-            row = self._link.one(self._queries["meta"])
-            assert row is not None
-            self._info = StoreInfo(self.place.shown, row[1], row[2], SCHEMA, row[4])
-        return self._info
+        meta = self._gate.meta
+        if meta is None:
+            self._link.renew()
+            meta = self._gate.meta
+            assert meta is not None
+        return StoreInfo(self.place.shown, meta.namespace, meta.suspect, SCHEMA, meta.blobs)
 
     # ------------------------------------------------------------ the clock
 
@@ -140,7 +140,10 @@ class PostgresStore(Reading):
             found = self._link.one(self._queries["claimed"], (task_id, self._at()))
             if found is None:
                 raise unknown(task_id)
-            *columns, since, until, now = found
+            *columns, since, until, now, store_id, suspect = found
+            if not self._gate.again(store_id, suspect):  # a person has gone on with it, or ended suspect mode, elsewhere
+                self.info()
+                continue
             head = Head._make(columns)
             if head.owner is not None and until > now:
                 raise self._busy(head, head.owner, since, until)
@@ -297,7 +300,11 @@ class PostgresStore(Reading):
         """End suspect mode: a person vouches that nothing was sent of which the log knows nothing."""
         row = recovered(self.now(), suspect=False, by=by, why=why)
         self._add_to_store(row, '[{"do":"suspect","suspect":false}]')
-        self._info = None
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Have the store looked at anew, as a connection is opened."""
+        self._gate.meta = None
 
     def _add_to_store(self, row: Event, changes: str) -> None:
         while True:
@@ -385,7 +392,7 @@ class PostgresStore(Reading):
     def place_blobs(self, place: str) -> str:
         """Write down where content above 1 MiB lies, unless a place is written down; the one that stands."""
         self._write_again("place_blobs", "place_blobs", (place,))
-        self._info = None
+        self._look_again()
         return self.info().blobs or place
 
     def unnamed(self, digests: set[bytes]) -> set[bytes]:

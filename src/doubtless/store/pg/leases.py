@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from ... import host
-from ...errors import DoubtlessError, StaleEpoch
+from ...errors import StaleEpoch
 from ...events import Instant
 from ..owners import Who
 
@@ -136,8 +136,8 @@ class Leases:
         try:
             self.renew(claims)
             self.fault = ""
-        except DoubtlessError as error:
-            self.fault = error.message
+        except Exception as error:  # whatever it is: without this thread every lease would end  # noqa: BLE001
+            self.fault = str(error)
 
     def _beat_on(self) -> None:
         pause = self.lease_us / 3e6

@@ -87,20 +87,26 @@ class Link:
         self._conninfo = conninfo
         self._admit = admit
         self._limit = limit
-        self._renew()
+        self._begin()
         _LINKS.add(self)
 
-    def _renew(self) -> None:
+    def _begin(self) -> None:
         self._idle: list[Connection] = []
         self._free = threading.BoundedSemaphore(self._limit)
 
     # ------------------------------------------------------------ connections
 
-    def take(self) -> Connection:
+    def renew(self) -> None:
+        """Open a new connection, so that `admit` looks at the store again."""
+        self.close()
+        self.give(self.take(new=True))
+
+    def take(self, *, new: bool = False) -> Connection:
         """A connection for one method; it is given back by `give`. Raises: StoreUnavailable, StoreRefused."""
         self._free.acquire()
         try:
-            return self._idle.pop()
+            if not new:
+                return self._idle.pop()
         except IndexError:
             pass
         try:
@@ -234,7 +240,7 @@ class Link:
     def forsake(self) -> None:
         """In the child of a fork: the connections are the parent's, and are not even closed."""
         _INHERITED.extend(self._idle)
-        self._renew()
+        self._begin()
 
 
 def connect(conninfo: str, shown: str, *, autocommit: bool = True) -> Connection:

@@ -43,11 +43,10 @@ class Gate:
         """Let a connection pass, or raise why not: StoreRefused, StoreSuspect."""
         try:
             server = self.look(connection)
-            if self.meta is None or server != self.server:
-                meta = self._meta(connection)
-                if not self._read_only:
-                    self._judge(connection, meta, server)
-                self.meta, self.server = meta, server
+            meta = self._meta(connection)
+            if not self._read_only:  # each time: a restored database may say the same of itself as the one before
+                self._judge(connection, meta, server)
+            self.meta, self.server = meta, server
         except psycopg.Error as error:
             raise as_store_error(error, "the store cannot be opened", self.place.shown, written=False) from error
 
@@ -101,6 +100,13 @@ class Gate:
             )
         return meta
 
+    def again(self, store_id: bytes, suspect: bool) -> bool:
+        """True when the store is what it was when it was looked at last; otherwise it is forgotten, and looked at anew."""
+        if self.meta is not None and (self.meta.store_id, self.meta.suspect) == (store_id, suspect):
+            return True
+        self.meta, self.newest = None, None
+        return False
+
     # ------------------------------------------------------------ the mark
 
     def _judge(self, connection: Connection, meta: Meta, server: Server) -> None:
@@ -109,11 +115,10 @@ class Gate:
             self.mark.write(Mark(meta.store_id, server.system, server.timeline, "", 0, b""))
             return
         why = misfit(found, meta, server, self.place, Log(connection, self._queries))
-        newest = self.newest
-        if not why and newest is not None and not Log(connection, self._queries).has(
-            newest.task_id, newest.event_seq, row_hash(newest)
-        ):
-            why = f"row {newest.event_seq} of task {newest.task_id}, which this process has written, is not there"
+        newest = self.newest if self.meta is not None and self.meta.store_id == meta.store_id else None
+        if not why and newest is not None:
+            if not Log(connection, self._queries).has(newest.task_id, newest.event_seq, row_hash(newest)):
+                why = f"row {newest.event_seq} of task {newest.task_id}, which this process has written, is not there"
         if why:
             raise StoreSuspect(
                 f"{self.place.shown} does not fit the mark at {self.mark.path}: {why}; it may know less than was done",

@@ -59,8 +59,11 @@ WHERE task.task_id = held.task_id
 RETURNING task.task_id, task.epoch
 
 -- name: claimed
--- One read: who has the task, since when, until when.
-SELECT {{head}}, claimed_at, lease_until, coalesce($2::bigint, {{schema}}.clock())
+-- One read: who has the task, since when, until when; and whether the store is still what it was.
+SELECT
+  {{head}}, claimed_at, lease_until, coalesce($2::bigint, {{schema}}.clock()),
+  (SELECT store_id FROM {{schema}}.meta),
+  (SELECT suspect FROM {{schema}}.meta)
 FROM {{schema}}.tasks
 WHERE task_id = $1
 
