@@ -77,9 +77,8 @@ class Process:
             pass
         self._process.wait()
 
-    def terminate(self) -> int:
-        """It was asked to end by SIGTERM and has ended; its exit code."""
-        self._process.terminate()
+    def ended(self) -> int:
+        """It ends by itself; its exit code."""
         return self._process.wait(timeout=PATIENCE)
 
     def __enter__(self) -> Self:

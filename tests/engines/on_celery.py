@@ -20,6 +20,8 @@ RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 class CeleryCrew(Crew):
     """Celery's prefork workers, each with a beat of its own that sweeps. `broker`: URL, options, queue."""
 
+    pool = "prefork"
+
     def __init__(self, folder: Path, program: dict[str, str], broker: dict[str, Any]) -> None:
         self.broker = {"every": self.SWEEP, "queue": f"q{uuid.uuid4().hex[:8]}", **broker}
         super().__init__(folder, program)
@@ -35,7 +37,7 @@ class CeleryCrew(Crew):
 
     def command(self, number: int) -> tuple[list[str], str]:
         command = [
-            sys.executable, "-m", "celery", "-A", "engines.celery_project:celery", "worker", "--concurrency", "2", "--loglevel", "INFO",
+            sys.executable, "-m", "celery", "-A", "engines.celery_project:celery", "worker", "--pool", self.pool, "--concurrency", "2", "--loglevel", "INFO",
             "--hostname", f"w{number}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat",
             "--beat", "--schedule", str(self.folder / f"beat-{number}"),
         ]  # fmt: skip

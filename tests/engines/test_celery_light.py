@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from celery import Celery
 
+from crash.clock import TurnedClock
 from crash.outside import World
+from crash.program import Scenario
 from doubtless import Doubtless
 from doubtless.runners.celery import CeleryRunner
 from doubtless.testing import FakeClock
 
 from . import cells
+from .ground import program_of
 from .on_celery import Folder
 from .recon import reconcile
 
@@ -77,3 +82,26 @@ def test_a_time_beyond_the_horizon_is_left_to_the_sweep(sleeping: tuple[Doubtles
     clock.advance("PT1H")
     runner.sweep.run()
     assert queued(runner, tmp_path.name) == 2
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("pool", "closed"), [("threads", 0), ("prefork", 1)])
+def test_told_to_stop_a_worker_finishes_the_step_or_the_task_and_another_does_the_rest(
+    world: World, tmp_path: Path, pool: str, closed: int
+) -> None:
+    office = world.office(TurnedClock(tmp_path / "clock").path)
+    scenario = Scenario(str(tmp_path), world.port, office.name, "non_idem_write")
+    with Folder().crew(tmp_path, program_of(scenario)) as crew:
+        crew.pool = pool
+        office.hold("t", "before")
+        worker = crew.worker()
+        crew.app.start(crew.task, "t", reference="t")
+        office.wait_held(worker)  # type: ignore[arg-type]
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.heard("Warm shutdown")
+        office.release()
+        assert worker.ended() == 0
+        assert (office.n("t"), office.n("t/close")) == (1, closed)
+        crew.worker()
+        assert crew.rests("t").status == "done"
+        assert (len(office.requests("write", "t")), office.n("t/close")) == (1, 1)
