@@ -77,7 +77,7 @@ class CeleryRunner:
     def _sweep(self) -> None:
         self.app.notify()
         # What the queue has not got to by then is found again: such messages do not pile up.
-        runners.sweep(self.app, lambda task_id: self.hand_over(task_id, expires=4 * self._every))
+        runners.sweep(self.app, lambda task_id: self.hand_over(task_id, expires=max(60.0, 4 * self._every)))
 
     def _ready(self, **_: object) -> None:
         self.sweep.apply_async(expires=self._every, **self._options)
