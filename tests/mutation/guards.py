@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .guards_postgres import POSTGRES
+
 
 class Guard(NamedTuple):
     """One guard, its removal, and the tests of which at least one must fail without it."""
@@ -1313,6 +1315,7 @@ GUARDS: tuple[Guard, ...] = (
         "if False:",
         (BUCKET + "params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over",),
     ),
+    *(Guard(*entry) for entry in POSTGRES),
 )
 
 

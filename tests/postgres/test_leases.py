@@ -80,10 +80,14 @@ def test_an_owner_that_slept_through_its_lease_is_refused_and_its_late_result_is
     row = draft("t-1", Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=old.epoch, data={"handle": "h"})
     with pytest.raises(StaleEpoch):
         zombie.append(seal([row], last.event_seq, row_hash(last)))
+    zombie.leases.hold("t-1", old.epoch, clock.now(), SECOND)  # it does not know yet
+    with pytest.raises(StaleEpoch):
+        zombie.append(seal([row, row], last.event_seq, row_hash(last)))
+    zombie.leases.hold("t-1", old.epoch, clock.now(), SECOND)
     evidence = draft("t-1", Kind.EVIDENCE_STORED, clock.now(), path="1", epoch=old.epoch, data={"what": "late_result"})
     assert zombie.add("t-1", [evidence])[0].event_seq == last.event_seq + 1
     with pytest.raises(StaleEpoch, match="nothing was sent"):
-        zombie.leases.outlive("t-1", old.epoch, SECOND)
+        zombie.leases.outlive("t-1", old.epoch, 2 * SECOND)
     zombie.release("t-1", old.epoch)  # changes nothing
     head = other.head("t-1")
     assert head is not None and head.epoch == new.epoch

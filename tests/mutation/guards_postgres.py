@@ -1,0 +1,140 @@
+"""The guards of the PostgreSQL store: name, file, old text, new text, tests (`guards.Guard`)."""
+
+from __future__ import annotations
+
+TABLES, FOLD = "store/sql/postgres/0001.sql", "fold.py"
+LEASES = "postgres/test_leases.py::test_"
+TAKEOVER = "postgres/test_takeover.py::test_"
+OPENING = "postgres/test_opening.py::test_"
+CUT = "postgres/test_connections.py::test_"
+LOG = "store/test_log.py::test_"
+UF = "unit/test_fold.py::test_"
+
+POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "PostgreSQL: the epoch is checked as one row is written",
+        TABLES,
+        "WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch);",
+        "WHERE true;",
+        (LEASES + "an_owner_that_slept_through_its_lease_is_refused_and_its_late_result_is_kept_as_evidence",),
+    ),
+    (
+        "PostgreSQL: the epoch is checked as several rows are written",
+        TABLES,
+        "IF p_owned AND NOT EXISTS (",
+        "IF false AND NOT EXISTS (",
+        (LEASES + "an_owner_that_slept_through_its_lease_is_refused_and_its_late_result_is_kept_as_evidence",),
+    ),
+    (
+        "PostgreSQL: a frozen step takes no attempt",
+        TABLES,
+        "IF EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step = p_step OR step = '*') THEN",
+        "IF false THEN",
+        (LOG + "a_frozen_step_takes_no_new_attempt_until_it_is_thawed",),
+    ),
+    (
+        "PostgreSQL: the log has no gap",
+        TABLES,
+        "IF NEW.event_seq > 1\n",
+        "IF false\n",
+        (LOG + "a_row_that_leaves_a_gap_is_refused_as_moved",),
+    ),
+    (
+        "PostgreSQL: no row is changed or removed",
+        TABLES,
+        "  RAISE EXCEPTION 'the log is append-only: no % of %', TG_OP, TG_TABLE_NAME USING ERRCODE = 'DBLAO';\n",
+        "  RETURN NULL;\n",
+        (OPENING + "no_statement_of_a_superuser_changes_or_removes_what_is_recorded",),
+    ),
+    (
+        "PostgreSQL: nothing is written where a commit is not durable",
+        TABLES,
+        "  IF current_setting('synchronous_commit') = 'off' OR",
+        "  IF false OR",
+        (OPENING + "a_server_that_is_made_undurable_while_it_is_used_takes_no_append_any_more",),
+    ),
+    (
+        "PostgreSQL: a server whose commits are not durable is refused at the connection",
+        "store/pg/opening.py",
+        'if commit == "off":',
+        "if False:",
+        (OPENING + "a_server_whose_commits_are_not_durable_is_refused_with_the_reason",),
+    ),
+    (
+        "PostgreSQL: a claim is a compare-and-set",
+        TABLES,
+        "    AND epoch IS NOT DISTINCT FROM p_seen\n    AND (owner IS NULL OR lease_until <= v_until - p_grant);",
+        ";",
+        ("store/test_owners.py::test_of_many_threads_that_claim_one_task_one_gets_it",),
+    ),
+    (
+        "right before a write is called its lease is looked at",
+        "executor.py",
+        "        if leases is not None and not outlives(leases, frame):\n            return None\n",
+        "",
+        (TAKEOVER + "an_owner_whose_task_was_taken_over_between_intent_and_call_sends_nothing",),
+    ),
+    (
+        "the lease outlasts the step's timeout",
+        "store/pg/leases.py",
+        "held.until - self._local().boot > timeout_us:",
+        "held.until - self._local().boot > 0:",
+        (LEASES + "right_before_a_write_the_lease_is_renewed_only_when_it_is_shorter_than_the_call_may_be",),
+    ),
+    (
+        "a lease that is gone lets nothing be sent",
+        "store/pg/leases.py",
+        "        if not self.owns(task_id, epoch):\n            self._lost(task_id)\n",
+        "",
+        (TAKEOVER + "an_owner_whose_task_was_taken_over_between_intent_and_call_sends_nothing",),
+    ),
+    (
+        "leases end by the server's clock",
+        "store/pg/clock.py",
+        "return Instant(self._wall + here.boot - self._boot, here.boot)",
+        "return here",
+        (LEASES + "leases_are_counted_by_the_servers_clock_whatever_this_machines_clock_says",),
+    ),
+    (
+        "with leases the last possible send is the lease's end and the timeout",
+        FOLD,
+        "[timeout_us if a.leased else 0 for a in",
+        "[0 for a in",
+        (UF + "where_a_lease_said_that_the_owner_lived_its_last_send_was_before_the_lease_s_end_and_the_timeout",),
+    ),
+    (
+        "PostgreSQL: a log that lacks the last event that was seen is refused",
+        "store/pg/opening.py",
+        "if found.event_seq and not log.has(",
+        "if False and not log.has(",
+        (OPENING + "a_database_restored_from_an_old_backup_is_refused_with_the_command_to_type",),
+    ),
+    (
+        "PostgreSQL: what this process has written is looked for at each connection",
+        "store/pg/opening.py",
+        "if not why and newest is not None:",
+        "if False and newest is not None:",
+        (OPENING + "a_process_that_is_running_notices_that_the_database_behind_its_url_was_replaced_by_an_older_one",),
+    ),
+    (
+        "PostgreSQL: a promoted standby is not believed",
+        "store/pg/opening.py",
+        'if found.timeline != server.timeline and place.failover != "synchronous":',
+        "if False:",
+        (OPENING + "a_standby_is_refused_for_writes_and_can_be_looked_at_and_after_a_promotion_a_person_is_asked",),
+    ),
+    (
+        "PostgreSQL: an append whose fate is unknown is compared before it counts as refused",
+        "store/postgres.py",
+        "            if not self._same(events):\n                self._refuse(events[0], refusal.code",
+        "            if True:\n                self._refuse(events[0], refusal.code",
+        (LOG + "an_append_whose_fate_was_unknown_is_found_when_it_is_repeated",),
+    ),
+    (
+        "PostgreSQL: one process migrates at a time",
+        "store/pg/migrate.py",
+        '        connection.execute(q["lock_migrations"], (place.schema,))\n',
+        "",
+        (OPENING + "several_processes_that_migrate_at_once_make_one_store",),
+    ),
+)
