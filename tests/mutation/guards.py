@@ -24,6 +24,7 @@ class Guard(NamedTuple):
 PROTOCOL, FOLD, EXECUTOR, SQL = "protocol.py", "fold.py", "executor.py", "store/sql/sqlite.sql"
 U = "unit/test_protocol.py::test_"
 UF = "unit/test_fold.py::test_"
+SHARED = "tasks/test_shared_commits.py::test_"
 BUCKET = "blobs/test_object_store.py::test_"
 GC = "blobs/test_gc.py::test_"
 CANON = "unit/test_canonical.py::test_"
@@ -458,22 +459,22 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "the intent is durable before the call",
         EXECUTOR,
-        "    if rows:\n        try:\n            run.log.append(",
-        "    if rows and record is not None:\n        try:\n            run.log.append(",
+        "    if rows:\n        try:\n            if shares:",
+        "    if rows and record is not None:\n        try:\n            if shares:",
         ("tasks/test_tasks_ownership.py::test_the_task_of_a_killed_process_is_taken_over_at_once_and_its_call_is_in_doubt",),
     ),
     Guard(
         "a write whose row the store refuses is not called",
         EXECUTOR,
-        "        except (Moved, KeyHeld):\n            return None\n        except Frozen",
-        "        except KeyHeld:\n            return None\n        except Moved:\n            pass\n        except Frozen",
+        "        except StoreRefusal as refusal:\n            unwritten(run, definition, refusal)\n            return None",
+        "        except StoreRefusal as refusal:\n            unwritten(run, definition, refusal)\n            if not isinstance(refusal, Moved):\n                return None",
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
     ),
     Guard(
         "each further attempt has its row before it begins",
         EXECUTOR,
-        "    if rows:\n        try:\n            run.log.append(",
-        "    if rows and record is None:\n        try:\n            run.log.append(",
+        "    if rows:\n        try:\n            if shares:",
+        "    if rows and record is None:\n        try:\n            if shares:",
         ("people/test_cases_keys.py::test_the_attempts_of_one_intent_share_its_key_and_their_number_is_a_column",),
     ),
     Guard(
@@ -548,8 +549,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a doubt in one branch stops the writes of the others",
         "log.py",
-        "if guard is not None and self.open and drafts[0].kind == Kind.STEP_INTENDED and self._doubt_beside(drafts[0].path):",
-        'if guard == "*" and self._doubt_beside(drafts[0].path):',
+        "if guard is not None and self.open and first.kind == Kind.STEP_INTENDED and self._doubt_beside(first.path):",
+        'if guard == "*" and self._doubt_beside(first.path):',
         (
             "tasks/test_parallel.py::test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_begin",
         ),
@@ -557,7 +558,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "cancel: an intent that was decided before the wish came is not written",
         "log.py",
-        "if guard is not None and drafts[0].kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:",
+        "if guard is not None and first.kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:",
         'if guard == "*" and self.cancel is not None:',
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
     ),
@@ -787,8 +788,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "the deadline is checked again right before the call",
         EXECUTOR,
-        "if policy.undo_by is not None and not action.allow and not time_left(policy, run.runtime.store.now()):",
-        "if policy.undo_by is None and action.allow and not time_left(policy, run.runtime.store.now()):",
+        "if policy.undo_by is not None and not time_left(policy, runtime.store.now()):",
+        "if False:",
         (UNDO + "a_compensation_is_not_called_when_its_deadline_passes_while_its_intent_is_written",),
     ),
     Guard(
@@ -1129,8 +1130,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "the name of content beside the database is synced, too",
         "store/folder.py",
-        "        sync_directory(directory)\n",
-        "        pass\n",
+        "(folder, *above, *new)):\n        sync_directory(directory)\n",
+        "(folder, *above, *new)):\n        pass\n",
         ("store/test_content.py::test_a_file_is_synced_before_it_has_its_name_and_its_folder_after",),
     ),
     Guard(
@@ -1311,11 +1312,46 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a key's window is looked at again right before the call",
         "executor.py",
-        "if record is not None and not action.allow and key_forgotten(policy, record, run.runtime.store.now()):",
+        "if record is not None and key_forgotten(policy, record, runtime.store.now()):",
         "if False:",
         (BUCKET + "params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over",),
     ),
     *(Guard(*entry) for entry in POSTGRES),
+    Guard(
+        "an async write is called when the commit that its row shares is made",
+        "drivers.py",
+        "                if frame.flight is not None:\n                    interrupted, error = await land(run, frame)",
+        "                if False:\n                    interrupted, error = await land(run, frame)",
+        (SHARED + "on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
+    ),
+    Guard(
+        "an async write's output is handed on when the commit that its row shares is made",
+        "drivers.py",
+        "        if frame is None or frame.flight is None:\n            return end.value",
+        "        if frame is None or frame.flight is not None:\n            return end.value",
+        (SHARED + "on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
+    ),
+    Guard(
+        "a row that nobody committed is not taken for written",
+        "store/sqlite.py",
+        "        if ticket.alone or not ticket.done:",
+        "        if ticket.alone:",
+        ("store/test_sqlite_sharing.py::test_a_row_that_nobody_committed_is_written_when_it_is_asked_for",),
+    ),
+    Guard(
+        "a row that is refused is taken out of the commit that it shares, and said",
+        "store/sharing.py",
+        "                except apsw.ConstraintError:  # only this statement is undone\n                    ticket.alone = True",
+        "                except apsw.ConstraintError:\n                    pass",
+        ("store/test_sqlite_sharing.py::test_a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
+    ),
+    Guard(
+        "a result whose shared commit failed is recorded by itself",
+        "drivers.py",
+        "    if error is not None:  # rule 6: it is recorded all the same, by itself",
+        "    if False:",
+        (SHARED + "when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_recorded_later",),
+    ),
 )
 
 
