@@ -65,9 +65,10 @@ def _read_secret_file(path: str) -> str | None:
 class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     """The steps and tasks of one application, and the store that their log lives in.
 
-    Shapes: `url` is ``sqlite:///file.db`` (relative), ``sqlite:////abs/file.db``; None reads $DOUBTLESS_STORE at
-    first use. `namespace` is set once per store and is part of every key (random unless given). `authorize(by,
-    case, answer)` is asked before a person's answer is taken. `secrets` adds resolvers by scheme.
+    Shapes: `url` is ``sqlite:///file.db`` (relative), ``sqlite:////abs/file.db``, ``postgresql://user@host/database``
+    (docs/postgres.md); None reads $DOUBTLESS_STORE at first use. `namespace` is set once per store and is part of every key
+    (random unless given). `authorize(by, case, answer)` is asked before a person's answer is taken. `secrets` adds
+    resolvers by scheme.
     `store_patience`: how long a result is offered again to a store that does not take it, before it is spilled.
     `read_only`: only look: also at a store that is refused as suspect, and never at one that would have to be created.
     `blobs`: where content above 1 MiB lies, ``s3://bucket/prefix`` (which all machines share) or ``file:///path``; None
