@@ -48,7 +48,7 @@ prove: setup ## the whole matrix, the whole kill sweep, every slice of the explo
 simulate: setup ## SEEDS simulated runs alone, on all cores; prints what they came through, and writes docs/proof.md
 	$(BIN)/python -m tests.simulation $(SEEDS) --record
 
-fuzz: setup ## for MINUTES (10): values, arguments and the public API, with other examples in each round
+fuzz: setup ## for MINUTES (10): values, arguments, damaged files and the public API, with other examples in each round
 	$(BIN)/python tests/fuzz/run.py $(or $(MINUTES),10)
 
 explore: setup ## every state of the protocol within the printed bounds, on all cores; records the counts and writes docs/proof.md

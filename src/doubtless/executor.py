@@ -46,6 +46,8 @@ def run_step(
         record = log.record(path)
         if record is None and path in log.settled:
             return None if given is None else replayed(run, definition, path, log.settled_at(path))
+        if not log.sure:
+            log.make_sure()
         if record is not None and record.undoes and not record.keys:
             record = None  # a compensation that could not begin before: all that there is of it are cases
         policy, lost = effective(runtime, definition, record)

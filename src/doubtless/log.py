@@ -14,6 +14,7 @@ from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Shared, Store
+from .store.chain import follow
 from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
@@ -65,6 +66,8 @@ class TaskLog(TaskFold):
         self.origins: dict[str, Origin] = {}  # of compensations that this owner has begun with
         self.undo_by: Deadline | None = None  # of a task that is a compensation: until when its writes may be sent
         self._announced = claim.takeover
+        self.sure = False  # whether the rows that were loaded are known to be what was written
+        self._used: list[int] = []  # rows before the snapshot that are used too
         super().__init__(self._rows_of)
         self.load()
 
@@ -79,12 +82,15 @@ class TaskLog(TaskFold):
         with self.lock:
             if self.flight is not None:
                 self._land()
-            seen = self.steps_seen
+            seen, self._since = self.steps_seen, (self.seq, self.hash or b"") if self.sure else (0, b"")
+            self.sure = False
             held = None if self.snapshotting is None else self.snapshotting.newest()
             if held is None or not self._load(held):
                 held = None
                 self._load(None)
             self.restored = None if held is None else held.restored
+            if held is not None:
+                self._since, self._used = max(self._since, (held.event_seq, held.row_hash)), held.seqs()
             self.groups = {g for p in (*self.settled, *self.open) if "." in p for g in groups_of(p)}
             if self.snapshotting is not None:
                 self.snapshotting.begin(self, held)
@@ -192,6 +198,17 @@ class TaskLog(TaskFold):
         """The settled step that task code asks for; it is not asked for again in this pass."""
         return self.settled[path] if self.remember else self.settled.pop(path)
 
+    def make_sure(self) -> None:
+        """Check what was loaded, before anything new is done because of it: a call, or a row.
+
+        Meaning: replay of what is settled does without, so that a resume stays as fast as reading the rows; the first step
+        that it does not answer waits for this, once for each claim. Rows that this process knows to chain are not read again.
+        Raises: StoreDamaged; then nothing was sent or written.
+        """
+        with self.lock:
+            self.store.check_chain(self.task_id, after=self._since[0], digest=self._since[1], used=self._used)
+            self.sure = True
+
     # ------------------------------------------------------------ appending
 
     def append(
@@ -249,6 +266,8 @@ class TaskLog(TaskFold):
             self._appended(flight.sealed, flight.digest, flight.forget)
 
     def _sealed(self, drafts: Sequence[Event], guard: str | None) -> tuple[list[Event], bytes]:
+        if not self.sure:
+            self.make_sure()
         first = drafts[0]
         if guard is not None and first.kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:
             raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
@@ -319,6 +338,7 @@ class TaskLog(TaskFold):
                 self._land()
             rows = self.store.rows(self.task_id, after=self.seq)
             if rows:
+                follow(self.task_id, rows, (self.seq, self.hash or b""), None)
                 self._advance(rows, row_hash(rows[-1]))
                 self.news += any(map(wakes, rows))
             return bool(rows)

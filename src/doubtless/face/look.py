@@ -81,12 +81,19 @@ class Looking(Face):
             found = self.store.verify(Held(elsewhere))
             found += damaged(elsewhere) if content else []
         for head in [] if found else self.store.heads():  # of a damaged log, the damage is what has to be told
-            moves = Moves()
-            for row in self.store.rows(head.task_id):
+            found += self._moves(head.task_id)
+        return found
+
+    def _moves(self, task_id: str) -> list[Problem]:
+        moves, found = Moves(), []
+        try:
+            for row in self.store.rows(task_id):
                 found += [
-                    Problem(head.task_id, row.event_seq, f"the step at {path} moves from {before or 'nothing'} to {after}")
+                    Problem(task_id, row.event_seq, f"the step at {path} moves from {before or 'nothing'} to {after}")
                     for path, before, after in moves.add(row)
                 ]
+        except StoreDamaged as error:  # the last row of a task that still runs: nothing is chained to it yet
+            found.append(Problem(task_id, None, error.message))
         return found
 
     def _content_elsewhere(self) -> BlobStore | None:

@@ -205,7 +205,18 @@ class Store(Protocol):
         """
 
     def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
-        """The task's rows in order; of one step with `path`; after a place with `after`."""
+        """The task's rows in order; of one step with `path`; after a place with `after`.
+
+        Raises: StoreDamaged when all rows of a task are read and one of them is not what was written.
+        """
+
+    def check_chain(self, task_id: str, *, after: int = 0, digest: bytes = b"", used: Sequence[int] = ()) -> None:
+        """Check that the task's rows chain, from the row at `after` on, whose hash is `digest` (0 and none: from the first).
+
+        Meaning: for whoever is to act on them. What this process has seen to chain, or has written, is not read again. `used`:
+        rows before that place that are used too: each is checked against the one after it.
+        Raises: StoreDamaged, which names the row.
+        """
 
     def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
         """The task's rows at these places, in order; a place without a row is left out."""

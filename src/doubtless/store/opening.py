@@ -30,6 +30,7 @@ from .place import (
     refuse_old_sqlite,
     url_of,
 )
+from .wal import lost_commits
 
 
 class Place(NamedTuple):
@@ -190,6 +191,13 @@ def _open_to_use(place: Place) -> apsw.Connection:
             raise StoreRefused(f"{place.path} is another application's database", hint="give the store a file of its own")
         schema.prepare(db)
         meta = schema.meta(db)
+        lost = lost_commits(place.path)
+        if lost:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # what shows it stays
+            raise StoreDamaged(
+                f"{place.path} is damaged: {lost}",
+                hint=f"restore a backup, then doubtless recover --accept --by NAME --why TEXT --store {url_of(place.path)}",
+            )
         why = misfit(mark, meta)
         if why:
             raise StoreSuspect(
@@ -237,6 +245,8 @@ def misfit(mark: Mark | Unfit | None, meta: schema.Meta) -> str:
             return "the mark is another store's"
         case Mark() if mark.generation > meta.generation:
             return f"the mark has seen {mark.generation} claims, parks and ends, the log has {meta.generation}"
+        case Mark() if mark.namespace != meta.namespace:
+            return "the mark has another namespace"
         case Mark() if mark.state == CREATING:
             return "the mark says that the store was never finished"
         case _:

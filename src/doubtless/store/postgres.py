@@ -21,7 +21,7 @@ from .pg.link import Link, Refusal, Row
 from .pg.mark import Mark, MarkFile
 from .pg.opening import Gate
 from .pg.place import Place, name_of, place_of
-from .pg.rows import blob_arrays, changes_json, event_of, params_of, ref_in, rows_json
+from .pg.rows import blob_arrays, changes_json, event_of, params_of, ref_in, rows_json, suspect_json
 from .pg.schema import SCHEMA, queries
 from .projections import key_held, not_open, recovered, show_time
 from .reading import Reading
@@ -71,6 +71,7 @@ class PostgresStore(Reading):
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
         self._append = self._queries["append"]
+        self._chained = {}
 
     def _connections(self, limit: int, hooks: Hooks, *, read_only: bool) -> Link:
         return Link(self.place.conninfo, self.place.shown, self._gate.admit, limit=limit, hooks=hooks, read_only=read_only)
@@ -113,7 +114,7 @@ class PostgresStore(Reading):
         event, *_ = events = seal([accepted, *taken], 0, None)
         status = accepted.status or TaskStatus.READY
         args = (
-            event.task_id, event.step_name, str(status), event.input_hash, event.at.wall, row_hash(event), rows_json(events),
+            event.task_id, event.step_name, str(status), event.input_hash, event.at.wall, row_hash(events[-1]), rows_json(events),
             *blob_arrays(blobs),
         )  # fmt: skip
 
@@ -123,6 +124,7 @@ class PostgresStore(Reading):
         try:
             if self._link.write("accept", self._queries["accept"], args, stands, lambda rows: bool(rows[0][0])):
                 self._seen(events[-1])
+                self._chains(events[-1])
                 return None
         except Refusal:
             pass
@@ -240,6 +242,7 @@ class PostgresStore(Reading):
         self._write_rows(events, sql, args, guard)
         if release and event.epoch is not None:
             self._leases.let_go(event.task_id, event.epoch)
+            self._chains(events[-1])
         if events[-1].kind in _MARKED:
             self._seen(events[-1])
 
@@ -276,7 +279,7 @@ class PostgresStore(Reading):
             written = seal(drafts, *((0, None) if last is None else (last.event_seq, row_hash(last))))
             if expect is not None and written[0].event_seq != expect + 1:
                 raise moved(written[0]._replace(event_seq=expect + 1), written[0].event_seq - 1)
-            if self._add(written, changes_json(written)[0], blobs):
+            if self._add(written, changes_json(written, tail=True)[0], blobs):
                 return written
 
     def _add(self, written: list[Event], changes: str, blobs: Sequence[Blob] = ()) -> bool:
@@ -299,18 +302,16 @@ class PostgresStore(Reading):
     def end_suspect(self, *, by: str, why: str) -> None:
         """End suspect mode: a person vouches that nothing was sent of which the log knows nothing."""
         row = recovered(self.now(), suspect=False, by=by, why=why)
-        self._add_to_store(row, '[{"do":"suspect","suspect":false}]')
+        while True:
+            last = self.last(STORE_TASK)
+            written = seal([row], *((0, None) if last is None else (last.event_seq, row_hash(last))))
+            if self._add(written, suspect_json(written[0], suspect=False)):
+                break
         self._look_again()
 
     def _look_again(self) -> None:
         """Have the store looked at anew, as a connection is opened."""
         self._gate.meta = None
-
-    def _add_to_store(self, row: Event, changes: str) -> None:
-        while True:
-            last = self.last(STORE_TASK)
-            if self._add(seal([row], *((0, None) if last is None else (last.event_seq, row_hash(last)))), changes):
-                return
 
     def _same(self, events: Sequence[Event]) -> bool:
         """True when these very rows stand in the log: compared whole, at their places."""

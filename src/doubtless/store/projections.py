@@ -64,6 +64,8 @@ class Folded:
         self.freezes: dict[str, str] = {}
         self.keys: dict[str, KeyRow] = {}
         self.suspect = False
+        self.ends: dict[str, int] = {}  # each task's last row
+        self.unlike: set[str] = set()  # tasks whose head has another hash of its last row than the log
 
     def add(self, event: Event, digest: bytes) -> None:
         """Fold one more row; `digest` is its hash."""

@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from ..events import Event, upcast
+from ..events import Event, row_hash, upcast
 from ..snapshots import Snapshot, fault_of
 from .base import CaseRow, Head, KeyRow, Outline
+from .chain import KEPT, START, as_events, as_head, check_last, check_pairs, follow
 from .refusals import unknown
 
 Row = tuple[Any, ...]
@@ -27,25 +28,61 @@ class Reading:
 
     _link: Source
     _queries: dict[str, str]
+    _chained: dict[str, tuple[int, bytes]]  # how far this process knows each task's rows to chain
     _event = staticmethod(upcast)
 
     def rows(self, task_id: str, *, path: str | None = None, after: int = 0) -> list[Event]:
-        """The task's rows in order; of one step with `path`; after a place with `after`."""
-        event = self._event
-        if path is None:
-            return [event(row) for row in self._link.all(self._queries["rows"], (task_id, after))]
-        return [event(row) for row in self._link.all(self._queries["rows_of_step"], (task_id, after, path))]
+        """The task's rows in order; of one step with `path`; after a place with `after`. Whole, their chain is checked."""
+        if path is not None:
+            self._assure(task_id)
+            return self._events("rows_of_step", (task_id, after, path))
+        tail = None if after else self._tail(task_id)
+        rows = self._events("rows", (task_id, after))
+        if not after:
+            follow(task_id, rows, START, tail)
+        return rows
+
+    def _events(self, name: str, args: Sequence[Any]) -> list[Event]:
+        return as_events(self._link.all(self._queries[name], args), self._event)
+
+    def check_chain(self, task_id: str, *, after: int = 0, digest: bytes = b"", used: Sequence[int] = ()) -> None:
+        """Check that the task's rows chain, from a place on (`base.Store.check_chain`)."""
+        known = self._chained.get(task_id, START)
+        link = max(known, (after, digest))
+        wanted = {seq for seq in used if known[0] < seq < after}
+        if wanted:
+            check_pairs(self.rows_at(task_id, sorted(wanted | {seq + 1 for seq in wanted})), wanted)
+        tail = self._tail(task_id)
+        rows = self._link.all(self._queries["rows"], (task_id, link[0]))
+        self._keep(task_id, follow(task_id, rows if self._event is upcast else map(self._event, rows), link, tail))
+
+    def _assure(self, task_id: str) -> None:
+        """Before some rows of a task are believed, its chain is checked once in this process."""
+        if task_id not in self._chained:
+            self.check_chain(task_id)
+
+    def _tail(self, task_id: str) -> tuple[int, bytes] | None:
+        """The row that was noted as the task's last; read before the rows, which are never behind it."""
+        row = self._link.one(self._queries["tail"], (task_id,))
+        return None if row is None else (row[0], row[1])
+
+    def _chains(self, last: Event) -> None:
+        """Remember that this process has written the task's rows up to this one."""
+        self._keep(last.task_id, (last.event_seq, row_hash(last)))
+
+    def _keep(self, task_id: str, link: tuple[int, bytes]) -> None:
+        if len(self._chained) >= KEPT:
+            self._chained.clear()
+        self._chained[task_id] = link
 
     def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
         """The task's rows at these places, in order; a place without a row is left out."""
-        event = self._event
-        return [event(row) for row in self._link.all(self._queries["rows_at"], (task_id, json.dumps(list(seqs))))]
+        return self._events("rows_at", (task_id, json.dumps(list(seqs))))
 
     def rows_of(self, task_id: str, kinds: Sequence[str]) -> list[Event]:
         """The task's rows of these kinds, in order."""
-        event = self._event
-        rows = self._link.all(self._queries["rows_of_kinds"], (task_id, json.dumps(list(kinds))))
-        return [event(row) for row in rows]
+        self._assure(task_id)
+        return self._events("rows_of_kinds", (task_id, json.dumps(list(kinds))))
 
     def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
         """The rows in order, with the columns that replay needs; after a place with `after`."""
@@ -54,20 +91,25 @@ class Reading:
 
     def first(self, task_id: str) -> Event:
         """The task's first row, its TaskAccepted. Raises: UnknownTask."""
-        row = self._link.one(self._queries["first"], (task_id,))
-        if row is None:
+        rows = self._events("first", (task_id,))
+        if not rows:
             raise unknown(task_id)
-        return self._event(row)
+        follow(task_id, rows, START, None)
+        return rows[0]
 
     def last(self, task_id: str) -> Event | None:
         """The task's last row."""
-        row = self._link.one(self._queries["last"], (task_id,))
-        return None if row is None else self._event(row)
+        tail = self._tail(task_id)
+        rows = self._events("last", (task_id,))
+        if not rows:
+            return None
+        check_last(rows[0], tail)
+        return rows[0]
 
     def head(self, task_id: str) -> Head | None:
         """The task's head row, or None."""
         row = self._link.one(self._queries["head"], (task_id,))
-        return None if row is None else Head._make(row)
+        return None if row is None else as_head(row)
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
         """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of needs_human: only
@@ -77,7 +119,7 @@ class Reading:
             rows = self._link.all(self._queries["heads_of"], (*args, json.dumps(list(status))))
         else:
             rows = self._link.all(self._queries["heads"], args)
-        return [Head._make(row) for row in rows]
+        return [as_head(row) for row in rows]
 
     def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
         """Open cases, oldest first (`settled`: all of them)."""

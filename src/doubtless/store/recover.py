@@ -31,7 +31,9 @@ from .place import (
     refuse_old_sqlite,
 )
 from .projections import recovered
+from .transaction import note_store_tail
 from .verify import unsettled_intents
+from .wal import lost_commits
 
 
 class Salvage(NamedTuple):
@@ -118,7 +120,7 @@ def _judge(place: Place, mark: Mark | Unfit | None) -> Recovery:
     try:
         if not schema.is_store(db):
             raise StoreRefused(f"there is no store in {place.path}", hint="check the path")
-        return Recovery(place.path, misfit(mark, schema.meta(db)), False, found)
+        return Recovery(place.path, misfit(mark, schema.meta(db)) or lost_commits(place.path), False, found)
     finally:
         db.close(True)
 
@@ -176,6 +178,7 @@ def _append(cursor: apsw.Cursor, row: Event) -> None:
     seq, digest = (0, None) if last is None else (upcast(last).event_seq, row_hash(upcast(last)))
     (event,) = seal([row], seq, digest)
     cursor.execute(schema.queries()["insert"], event)
+    note_store_tail(cursor, event)
     apply(cursor, event)
 
 

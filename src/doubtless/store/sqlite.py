@@ -25,7 +25,19 @@ from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
 from .sharing import Sharing, Ticket
 from .spill import Spill
-from .transaction import bump, head_of, head_to_claim, insert, insert_owned, insert_taken, known, put_blobs, same, sealed
+from .transaction import (
+    bump,
+    head_of,
+    head_to_claim,
+    insert,
+    insert_owned,
+    insert_taken,
+    known,
+    note_tail,
+    put_blobs,
+    same,
+    sealed,
+)
 
 
 class SqliteStore(Reading):
@@ -69,6 +81,7 @@ class SqliteStore(Reading):
         self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
         self._sharing = Sharing(self._link, self._append, self._append_unfrozen)
+        self._chained = {}
 
     def info(self) -> StoreInfo:
         """Say what the store is; opens it, and creates it where none ever was."""
@@ -107,9 +120,13 @@ class SqliteStore(Reading):
             put_blobs(cursor, blobs)
             insert(cursor, events, self.path)
             cursor.execute(self._queries["create_head"], row)
+            if taken:
+                note_tail(cursor, events[-1])
             return []
 
         found = self._link.write("accept", body, lambda cursor: [] if same(cursor, events) else None)
+        if not found:
+            self._chains(events[-1])
         return found[0] if found else None
 
     def claim(self, task_id: str) -> Claim:
@@ -245,11 +262,14 @@ class SqliteStore(Reading):
                 released.append(True)
             if any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events):
                 counted.append(bump(cursor))
+                if len(events) > 1:
+                    note_tail(cursor, events[-1])
             return True
 
         self._link.write("append", body, lambda cursor: True if same(cursor, events) else None)
         if released and epoch is not None:
             self._owner.let_go(task_id, epoch)
+            self._chains(events[-1])
         if counted:
             self.info()
             self._mark.raise_to(self._store_id, counted[0])
@@ -268,6 +288,7 @@ class SqliteStore(Reading):
             insert(cursor, written, self.path)
             for event in written:
                 apply(cursor, event)
+            note_tail(cursor, written[-1])
             return written
 
         return self._link.write("add", body, lambda cursor: written if written and same(cursor, written) else None)

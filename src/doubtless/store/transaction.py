@@ -8,9 +8,10 @@ from typing import NoReturn
 import apsw
 
 from ..errors import TaskBusy
-from ..events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal, upcast
+from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft, row_hash, seal, upcast
 from .applying import apply, check_refusal
 from .base import Blob, Head
+from .chain import check_last
 from .link import first
 from .owners import Owner, alive, describe, how_to_end
 from .projections import show_time
@@ -44,6 +45,8 @@ def sealed(cursor: apsw.Cursor, task_id: str, drafts: Sequence[Event]) -> list[E
     if row is None:
         return seal(drafts, 0, None)
     last = upcast(row)
+    noted = first(cursor, queries()["tail"], (task_id,))
+    check_last(last, None if noted is None else (noted[0], noted[1]))
     return seal(drafts, last.event_seq, row_hash(last))
 
 
@@ -55,6 +58,18 @@ def insert(cursor: apsw.Cursor, events: Sequence[Event], path: str) -> None:
         except apsw.ConstraintError as error:
             check_refusal(error, path)
             raise moved(event, _last_seq(cursor, event.task_id)) from None
+        note_store_tail(cursor, event)
+
+
+def note_tail(cursor: apsw.Cursor, event: Event) -> None:
+    """Note a task's last row in its head, so that its loss shows."""
+    cursor.execute(queries()["set_tail"], (event.task_id, event.event_seq, row_hash(event)))
+
+
+def note_store_tail(cursor: apsw.Cursor, event: Event) -> None:
+    """Note the last row of the store's own task: no head and no later row would show what happens to it."""
+    if event.task_id == STORE_TASK:
+        cursor.execute(queries()["store_tail"], (event.event_seq, row_hash(event)))
 
 
 def put_blobs(cursor: apsw.Cursor, blobs: Sequence[Blob]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import apsw
 
 from ..errors import StoreError
-from ..events import Event, Kind, row_hash, upcast
+from ..events import STORE_TASK, Event, Kind, row_hash, upcast
 from ..snapshots import Snapshot, as_folded, fault_of
 from .base import CaseRow, KeyRow, Problem
 from .blobstore import whole
@@ -22,6 +22,7 @@ from .place import missing_pages
 from .projections import Folded, FoldedHead
 from .schema import meta, queries
 from .spill import Spill
+from .wal import lost_commits
 
 Holds = Callable[[bytes], bool]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -83,11 +84,18 @@ def verify(place: Place, folder: Folder, spill: Spill, holds: Holds | None = Non
             for check in (lambda: _file(connection), lambda: _triggers(connection), *checks_of(source, content)):
                 try:
                     problems.extend(check())
-                except apsw.Error as error:
+                except (apsw.Error, ValueError, TypeError, KeyError, AttributeError) as error:
                     problems.append(Problem(place.path, None, f"it cannot be read whole: {error}"))
+                except StoreError as error:
+                    problems.append(Problem(place.path, None, error.message))
+            lost = lost_commits(place.path)
+            if lost:
+                problems.append(Problem(place.path, None, lost))
             problems.extend(_mark(place, misfit(mark, meta(connection))))
     except StoreError as error:
         problems.append(Problem(place.path, None, error.message))
+    except apsw.Error as error:
+        problems.append(Problem(place.path, None, f"it cannot be read whole: {error}"))
     finally:
         link.close()
     problems.extend(damaged_spills(spill))
@@ -128,6 +136,8 @@ def _log(source: Source, content: Beside) -> Iterator[Problem]:
     """Walk the whole log once: gaps, chains, refs; then compare the projections with their fold (I9)."""
     folded = Folded()
     task, seq, digest = "", 0, b""
+    of_store = (0, b"")
+    tails = {row[0]: row[-2:] for row in source.read("tails")}
     for row in source.read("all_rows"):
         event = upcast(row)
         if event.task_id != task:
@@ -137,13 +147,26 @@ def _log(source: Source, content: Beside) -> Iterator[Problem]:
         elif (event.prev_hash or b"") != digest:
             yield Problem(task, seq, f"row {seq} is not what it was when row {event.event_seq} was written")
         seq, digest = event.event_seq, row_hash(event)
+        folded.ends[task] = seq
+        if seq == tails.get(task, (0, b""))[0] and digest != tails[task][1]:
+            folded.unlike.add(task)
         yield from _refs(event, source, content)
         try:
             folded.add(event, digest)
         except (KeyError, ValueError, TypeError) as error:
             yield Problem(task, seq, f"row {seq} cannot be folded: {error!r}")
+        if task == STORE_TASK:
+            of_store = (seq, digest)
+    yield from _store_tail(source, of_store)
     yield from _heads(source, folded)
     yield from _projections(source, folded)
+
+
+def _store_tail(source: Source, link: tuple[int, bytes]) -> Iterator[Problem]:
+    """The last row of the store's own task, which has no head."""
+    noted = next(iter(source.read("tail", (STORE_TASK,))), (0, b""))
+    if tuple(noted) != link:
+        yield Problem(STORE_TASK, noted[0], f"row {noted[0]} is not what it was, or missing")
 
 
 def _refs(event: Event, source: Source, content: Beside) -> Iterator[Problem]:
@@ -172,9 +195,9 @@ def _heads(source: Source, folded: Folded) -> Iterator[Problem]:
         head, log = stored.get(task), folded.heads.get(task)
         if head is None or log is None:
             yield Problem(task, None, "the log has the task, the heads do not" if head is None else "the head has no log")
-        elif head.tail_seq > log.tail_seq:
+        elif head.tail_seq > folded.ends[task]:
             yield Problem(task, head.tail_seq, f"row {head.tail_seq}, which changed the head, is missing")
-        elif head.tail_seq == log.tail_seq and head.tail_hash != log.tail_hash:
+        elif task in folded.unlike:
             yield Problem(task, head.tail_seq, f"row {head.tail_seq} is not what it was when it changed the head")
         else:
             for name, says, fold in zip(FoldedHead._fields, head, log, strict=True):

@@ -15,7 +15,7 @@ from .link import Connection, as_store_error, connect, shut
 from .mark import Mark
 from .opening import Gate, Log, misfit, refuse_wrong_schema
 from .place import Place, place_of
-from .rows import event_of, rows_json
+from .rows import event_of, rows_json, suspect_json
 from .schema import Meta, queries
 
 
@@ -82,7 +82,7 @@ def _go_on(
         last = connection.execute(q["last"], (STORE_TASK,), binary=True).fetchone()
         before = None if last is None else event_of(last)
         sealed = seal([row], *((0, None) if before is None else (before.event_seq, row_hash(before))))
-        changes = f'[{{"do":"suspect","suspect":true,"store_id":"{store_id.hex()}"}}]'
+        changes = suspect_json(sealed[0], suspect=True, store_id=store_id)
         connection.execute(
             q["append_rows"], (STORE_TASK, False, None, rows_json(sealed), changes, None, None, None, False), binary=True
         )

@@ -61,15 +61,30 @@ def blob_arrays(blobs: Sequence[Blob]) -> tuple[list[bytes] | None, list[bytes] 
     return [digest for digest, _ in ordered], [content for _, content in ordered]
 
 
-def changes_json(events: Sequence[Event]) -> tuple[str, bool]:
-    """What these rows change in the projections, in order; and whether the head's owner is to be released."""
+def changes_json(events: Sequence[Event], *, tail: bool = False) -> tuple[str, bool]:
+    """What these rows change in the projections, in order; and whether the head's owner is to be released.
+
+    `tail`: note the last one as its task's last row in any case, not only when it comes to rest.
+    """
     changes: list[dict[str, Any]] = []
     release = False
     for event in events:
         for change in project(event):
             changes.append(_said(change, event))
             release = release or (isinstance(change, HeadChange) and change.release)
+    if tail or (release and len(events) > 1):
+        changes.append(_tail(events[-1]))
     return json.dumps(changes, ensure_ascii=False, separators=(",", ":")), release
+
+
+def suspect_json(row: Event, suspect: bool, store_id: bytes | None = None) -> str:
+    """What a `StoreRecovered` changes."""
+    changes = [{"do": "suspect", "suspect": suspect, "store_id": None if store_id is None else store_id.hex()}, _tail(row)]
+    return json.dumps(changes)
+
+
+def _tail(event: Event) -> dict[str, Any]:
+    return {"do": "tail", "seq": event.event_seq, "hash": row_hash(event).hex()}
 
 
 def _said(change: object, event: Event) -> dict[str, Any]:

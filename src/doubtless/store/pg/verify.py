@@ -77,7 +77,9 @@ def verify(place: Place, mark: MarkFile, folder: Folder, spill: Spill, holds: Ho
             for check in (lambda: _triggers(source, place), *checks_of(source, Beside(folder, holds))):
                 try:
                     problems.extend(check())
-                except psycopg.Error as error:
+                except StoreError as error:
+                    problems.append(Problem(place.shown, None, error.message))
+                except (psycopg.Error, ValueError, TypeError, KeyError, AttributeError) as error:
                     problems.append(Problem(place.shown, None, f"it cannot be read whole: {error}"))
                     connection.rollback()
             if found is not None:

@@ -148,12 +148,24 @@ WHERE task_id = $1
   AND event_seq > $2
 ORDER BY event_seq
 
+-- name: tail
+-- One read: of the store's own task, which has no head, the meta row says it.
+SELECT tail_seq, tail_hash
+FROM {{schema}}.tasks
+WHERE task_id = $1
+UNION ALL
+SELECT store_seq, store_hash
+FROM {{schema}}.meta
+WHERE $1 = '$store'
+  AND store_hash IS NOT NULL
+
 -- name: first
--- One read.
+-- One read: the first row, and the one that is chained to it.
 SELECT {{columns}}
 FROM {{schema}}.events
 WHERE task_id = $1
-  AND event_seq = 1
+  AND event_seq <= 2
+ORDER BY event_seq
 
 -- name: last
 -- One read.

@@ -3,6 +3,7 @@
 
 -- name: schema
 -- Run in one transaction with the meta row: a store is there whole or not at all.
+-- store_seq and store_hash: the last row of the store's own task, which has no head.
 CREATE TABLE meta (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   store_id BLOB NOT NULL CHECK (length(store_id) = 16),
@@ -10,7 +11,9 @@ CREATE TABLE meta (
   generation INTEGER NOT NULL,
   suspect INTEGER NOT NULL CHECK (suspect = 0 OR suspect = 1),
   created_at INTEGER NOT NULL,
-  blobs TEXT
+  blobs TEXT,
+  store_seq INTEGER NOT NULL DEFAULT 0,
+  store_hash BLOB CHECK (length(store_hash) = 32)
 ) STRICT;
 CREATE TABLE events (
   task_id TEXT NOT NULL,
@@ -68,7 +71,8 @@ CREATE TRIGGER blobs_no_replace
   BEFORE INSERT ON blobs
   WHEN EXISTS (SELECT 1 FROM blobs WHERE digest = NEW.digest)
   BEGIN SELECT RAISE(ABORT, 'content never changes'); END;
--- tail_seq and tail_hash: the row that last changed this head, so that loss or damage at a parked log's end shows.
+-- tail_seq and tail_hash: the last row when this head changed, or something was added from outside, so that loss or damage at a
+-- parked log's end shows.
 CREATE TABLE tasks (
   task_id TEXT NOT NULL PRIMARY KEY,
   task_name TEXT NOT NULL,
@@ -273,11 +277,12 @@ WHERE task_id = ?1
 ORDER BY event_seq
 
 -- name: first
--- One read.
+-- One read: the first row, and the one that is chained to it.
 SELECT {{columns}}
 FROM events
 WHERE task_id = ?1
-  AND event_seq = 1
+  AND event_seq <= 2
+ORDER BY event_seq
 
 -- name: last
 -- One read; inside a transaction that seals rows, nothing can come after it.
@@ -335,6 +340,28 @@ LIMIT ?2
 -- One read, for verify.
 SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, tail_seq, tail_hash
 FROM tasks
+
+-- name: tail
+-- One read: of the store's own task, which has no head, the meta row says it.
+SELECT tail_seq, tail_hash
+FROM tasks
+WHERE task_id = ?1
+UNION ALL
+SELECT store_seq, store_hash
+FROM meta
+WHERE ?1 = '$store'
+  AND store_hash IS NOT NULL
+
+-- name: set_tail
+-- In the transaction of rows of which the last one is not the one that changed the head.
+UPDATE tasks
+SET tail_seq = ?2, tail_hash = ?3
+WHERE task_id = ?1
+
+-- name: store_tail
+-- In the transaction of a row of the store's own task.
+UPDATE meta
+SET store_seq = ?1, store_hash = ?2
 
 -- name: claimed_at
 -- One read.

@@ -2,13 +2,16 @@
 -- A function is one round trip, needs no session state, and each of its statements sees what was committed before it.
 -- Functions bear a number: one whose meaning changes gets a new name and the old one goes, so that old code is refused.
 
+-- store_seq and store_hash: the last row of the store's own task, which has no head.
 CREATE TABLE {{schema}}.meta (
   one integer PRIMARY KEY CHECK (one = 1),
   store_id bytea NOT NULL CHECK (octet_length(store_id) = 16),
   namespace bytea NOT NULL,
   suspect boolean NOT NULL,
   created_at bigint NOT NULL,
-  blobs text
+  blobs text,
+  store_seq bigint NOT NULL DEFAULT 0,
+  store_hash bytea CHECK (octet_length(store_hash) = 32)
 );
 
 -- Refs and policies are text here: inline:…, or sha256:… in hex.
@@ -49,7 +52,8 @@ CREATE TABLE {{schema}}.blobs (
   content bytea NOT NULL
 );
 
--- tail_seq and tail_hash: the row that last changed this head, so that loss or damage at a parked log's end shows.
+-- tail_seq and tail_hash: the last row when this head changed, or something was added from outside, so that loss or damage at a
+-- parked log's end shows.
 -- lease_until: microseconds of this server's clock; the claim of this epoch is alive until then.
 CREATE TABLE {{schema}}.tasks (
   task_id text COLLATE "C" PRIMARY KEY,
@@ -263,6 +267,13 @@ BEGIN
           AND task_id = p_task
           AND path = c->>'path'
           AND state = 'open';
+      WHEN 'tail' THEN
+        UPDATE {{schema}}.tasks
+        SET tail_seq = (c->>'seq')::bigint, tail_hash = decode(c->>'hash', 'hex')
+        WHERE task_id = p_task;
+        UPDATE {{schema}}.meta
+        SET store_seq = (c->>'seq')::bigint, store_hash = decode(c->>'hash', 'hex')
+        WHERE p_task = '$store';
       WHEN 'suspect' THEN
         UPDATE {{schema}}.meta
         SET suspect = (c->>'suspect')::boolean, store_id = coalesce(decode(c->>'store_id', 'hex'), store_id);
@@ -305,7 +316,7 @@ CREATE FUNCTION {{schema}}.accept_1(
 BEGIN
   PERFORM {{schema}}.refuse_undurable();
   INSERT INTO {{schema}}.tasks (task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash)
-  VALUES (p_task, p_name, p_status, p_hash, p_at, p_at, 1, p_tail)
+  VALUES (p_task, p_name, p_status, p_hash, p_at, p_at, json_array_length(p_rows), p_tail)
   ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
     RETURN false;
