@@ -233,13 +233,18 @@ class Event(NamedTuple):
         if not isinstance(self.data, str):
             return {}
         try:
-            found: dict[str, Any] = json.loads(self.data)
-        except ValueError as error:
-            from .errors import StoreDamaged
-
-            what = f"task {self.task_id}: row {self.event_seq} of its log is damaged: {error}"
-            raise StoreDamaged(what, hint="doubtless verify", task=self.task_id) from error
+            found = json.loads(self.data)
+        except (RecursionError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+        if type(found) is not dict:
+            raise self._damaged("its data is no object")
         return found
+
+    def _damaged(self, why: str) -> Exception:
+        from .errors import StoreDamaged
+
+        what = f"task {self.task_id}: row {self.event_seq} of its log is damaged: {why}"
+        return StoreDamaged(what, hint="doubtless verify", task=self.task_id)
 
 
 COLUMNS = Event._fields

@@ -27,7 +27,7 @@ from .calls import Runtime
 from .canonical import encode
 from .canonical_writer import CHUNK
 from .effects import StepDefinition
-from .errors import AlreadySettled, AnswerRefused, CaseChanged, Conflict, KeyHeld, Moved, UnknownCase
+from .errors import AlreadySettled, AnswerRefused, CaseChanged, Conflict, KeyHeld, Moved, StoreDamaged, UnknownCase
 from .events import UNDO, CaseKind, Effect, Event, Kind, StepStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .holders import next_turn
@@ -224,7 +224,13 @@ def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
     now = store.now()
     for head in store.heads(status=("ready", "running", "waiting", "needs_human", "compensating")):
         alive = store.owner_alive(head.owner)
-        for record in fold_steps(store.rows(head.task_id)).values():
+        try:
+            records = fold_steps(store.rows(head.task_id))
+        except StoreDamaged as error:  # it hides no other task's
+            why = f"its log is damaged, and may hold writes in doubt: {error.message}"
+            doubts.append(Doubt(head.task_id, "", head.task_name, why, head.updated_at))
+            continue
+        for record in records.values():
             if record.settled or record.effect == Effect.READ or (head.task_id, record.path) in about:
                 continue
             if record.settle_from is None:

@@ -41,7 +41,8 @@ def inbox_list(found: Inbox, frozen: Mapping[str, str], *, suspect: bool, store:
         sheet.line(f"{case.why}; since {show_time(case.opened_at)}", lead="    ")
         sheet.command(typed("inbox", case.id, store=store))
     for doubt in found.doubts:
-        sheet.line(f"in doubt: {doubt.step} at {doubt.path}", "bold", lead=f"{doubt.task_id}  ", lead_style="bold yellow")
+        at = f" at {doubt.path}" if doubt.path else ""
+        sheet.line(f"in doubt: {doubt.step}{at}", "bold", lead=f"{doubt.task_id}  ", lead_style="bold yellow")
         sheet.line(f"{doubt.why}; since {show_time(doubt.since)}", lead="    ")
         sheet.command(typed("resume", "MODULE:APP", doubt.task_id))
     for step, why in frozen.items():

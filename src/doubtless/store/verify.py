@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import apsw
 
-from ..errors import StoreError
+from ..errors import StoreDamaged, StoreError
 from ..events import STORE_TASK, Event, Kind, row_hash, upcast
 from ..snapshots import Snapshot, as_folded, fault_of
 from .base import CaseRow, KeyRow, Problem
@@ -150,10 +150,10 @@ def _log(source: Source, content: Beside) -> Iterator[Problem]:
         folded.ends[task] = seq
         if seq == tails.get(task, (0, b""))[0] and digest != tails[task][1]:
             folded.unlike.add(task)
-        yield from _refs(event, source, content)
         try:
+            yield from _refs(event, source, content)
             folded.add(event, digest)
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, StoreDamaged) as error:
             yield Problem(task, seq, f"row {seq} cannot be folded: {error!r}")
         if task == STORE_TASK:
             of_store = (seq, digest)

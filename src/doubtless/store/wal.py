@@ -66,13 +66,14 @@ def _frames(content: bytes, summed: _Sum) -> tuple[int, int]:
     reading = True
     for at in range(_HEADER, len(content) - _FRAME - page + 1, _FRAME + page):
         frame = content[at : at + _FRAME]
-        chained = frame[8:16] == content[16:24] and summed.fits(frame[:8] + content[at + _FRAME : at + _FRAME + page], frame[16:])
+        ours, commits = frame[8:16] == content[16:24], frame[4:8] != b"\0\0\0\0"
+        chained = ours and summed.fits(frame[:8] + content[at + _FRAME : at + _FRAME + page], frame[16:])
         reading = reading and chained
         whole += reading
         if not chained:  # what follows may be chained to what this frame says of itself
             summed.go_on(frame[16:])
-            row = 0
+            row = int(ours and commits)
         elif not reading:
-            row += frame[4:8] != b"\0\0\0\0"
+            row += commits
             behind = max(behind, row)
     return whole, behind

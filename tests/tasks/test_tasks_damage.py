@@ -1,0 +1,205 @@
+"""Damage in a task's log is told before anything is sent or written because of it; the claim is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from doubtless import Doubtless, DoubtlessError, NeedsHuman, StoreDamaged, TaskFrozen, UnknownTask, injected
+from doubtless.events import Event, Kind, draft
+from doubtless.testing import FakeClock, Killed, harness
+
+Make = Callable[[], Doubtless]
+
+
+class Shop:
+    """What the programs of this file share: the effects, and whether the next reply is lost."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+        self.lost = False
+
+    def declare(self, app: Doubtless) -> Any:
+        @app.step(effect="read")
+        def price(item: str) -> int:
+            return 500
+
+        @app.step(effect="non_idem_write")
+        def pay(amount: int, idempotency_key: str = injected()) -> dict[str, int]:
+            self.paid.append(amount)
+            if self.lost:
+                raise ConnectionResetError("the reply was lost")
+            return {"receipt": len(self.paid)}
+
+        @app.task
+        def buy(item: str) -> int:
+            return pay(amount=price(item=item))["receipt"]
+
+        return buy
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def make(tmp_path: Path, shop: Shop) -> Iterator[Make]:
+    """Makes the app as another process has it."""
+    made: list[Doubtless] = []
+
+    def app() -> Doubtless:
+        made.append(Doubtless(f"sqlite:///{tmp_path / 'shop.db'}", clock=FakeClock(), namespace="tests"))
+        shop.declare(made[-1])
+        return made[-1]
+
+    yield app
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def spoil(tmp_path: Path) -> Callable[[str], None]:
+    def run(statement: str) -> None:
+        db = apsw.Connection(str(tmp_path / "shop.db"))
+        triggers = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute(statement)
+        assert db.changes()
+        for _, sql in triggers:
+            db.execute(sql)
+        db.close()
+
+    return run
+
+
+def test_a_changed_path_does_not_let_a_write_in_doubt_be_sent_a_second_time(make: Make, spoil: Any, shop: Shop) -> None:
+    first = make()
+    shop.lost = True
+    with pytest.raises(NeedsHuman):
+        first.run(first.declared_tasks["buy"], "t-1", item="tea")
+    first.close()
+    spoil("UPDATE events SET path = '7' WHERE path = '2'")
+    second = make()
+    for _ in range(2):  # and the claim was given back
+        with pytest.raises(StoreDamaged, match="not what was written"):
+            second.resume("t-1")
+    assert shop.paid == [500]
+
+
+def test_nothing_is_sent_because_of_a_changed_output(make: Make, spoil: Any, shop: Shop) -> None:
+    first = make()
+    first.freeze("pay", why="an incident", by="ann")
+    with pytest.raises(TaskFrozen):
+        first.run(first.declared_tasks["buy"], "t-1", item="tea")
+    first.thaw("pay", by="ann", why="over")
+    first.close()
+    spoil(f"UPDATE events SET output_ref = 'inline:900' WHERE path = '1' AND kind = '{Kind.STEP_SETTLED}'")
+    second = make()
+    rows = second.store.head("t-1")
+    with pytest.raises(StoreDamaged):
+        second.run(second.declared_tasks["buy"], "t-1", item="tea")
+    assert shop.paid == []
+    assert rows is not None
+    assert {problem.where for problem in second.verify()} == {"t-1"}
+
+
+def test_no_case_is_opened_for_the_error_that_task_code_makes_of_a_damaged_output(make: Make, spoil: Any, shop: Shop) -> None:
+    first = make()
+    first.freeze("pay", why="an incident", by="ann")
+    with pytest.raises(TaskFrozen):
+        first.run(first.declared_tasks["buy"], "t-1", item="tea")
+    first.close()
+    spoil(f"UPDATE events SET output_ref = 'inline:\"tea\"' WHERE path = '1' AND kind = '{Kind.STEP_SETTLED}'")
+    second = make()
+    with pytest.raises(StoreDamaged):
+        second.run(second.declared_tasks["buy"], "t-1", item="tea")
+    assert second.store.cases(settled=True) == []
+
+
+def test_a_task_that_ended_gives_its_output_only_where_its_last_row_is_what_was_written(
+    make: Make, spoil: Any, shop: Shop
+) -> None:
+    first = make()
+    assert first.run(first.declared_tasks["buy"], "t-1", item="tea") == 1
+    first.close()
+    spoil(f"UPDATE events SET output_ref = 'inline:2' WHERE kind = '{Kind.TASK_ENDED}'")
+    second = make()
+    with pytest.raises(StoreDamaged):
+        second.run(second.declared_tasks["buy"], "t-1", item="tea")
+    with pytest.raises(StoreDamaged):
+        second.show("t-1")
+
+
+def test_a_claim_that_only_replays_reads_no_chain_and_one_that_does_more_reads_it_once(
+    make: Make, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make()
+    first.freeze("pay", why="an incident", by="ann")
+    with pytest.raises(TaskFrozen):
+        first.run(first.declared_tasks["buy"], "t-1", item="tea")
+    first.thaw("pay", by="ann", why="over")
+    first.close()
+    second, checked = make(), []
+    check = second.store.check_chain
+    monkeypatch.setattr(second.store, "check_chain", lambda *args, **more: (checked.append(shop.paid[:]), check(*args, **more)))
+    assert second.run(second.declared_tasks["buy"], "t-1", item="tea") == 1
+    assert checked == [[]], "once, and before the write"
+
+
+def test_damaged_data_of_a_row_is_damage_and_no_other_error() -> None:
+    for text in ('{"policy":', "[1]", "7", '{"a":1e9999}x'):
+        row = draft("t-1", Kind.STEP_INTENDED, FakeClock().now(), status="uncertain")._replace(event_seq=3, data=text)
+        assert isinstance(row, Event)
+        with pytest.raises(StoreDamaged, match="row 3 of its log is damaged") as caught:
+            _ = row.details
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "ref",
+    ["", "inline:", "inline:{", 'inline:{"$map":1}', "inline:\ud800", "sha256:", "sha256:00", "sha256:" + "0" * 64, "facts:", "facts::1-2",
+     "facts:t-1:1-", "facts:t-1:9" + "9" * 99 + "-1", "facts:t-1:²-3", "\x00", "x" * 100_000, None, 7, b"inline:1"],
+)  # fmt: skip
+def test_whatever_is_asked_for_as_content_is_given_or_refused_with_a_hint(make: Make, ref: Any) -> None:
+    app = make()
+    with pytest.raises(DoubtlessError) as caught:
+        app.content(ref)
+    assert caught.value.hint
+    assert len(caught.value.message) < 500
+    with pytest.raises(UnknownTask):
+        app.content("facts:t-1:1-2")
+
+
+def test_a_write_whose_owner_died_in_resume_all_is_in_the_inbox_before_anybody_takes_the_task_over(tmp_path: Path, shop: Shop) -> None:
+    app = Doubtless("sqlite:///elsewhere.db")
+    buy = shop.declare(app)
+    with harness(app, tmp_path) as ground:
+        app.start(buy, "t-1", item="tea")
+        ground.kill("pay", after="effect")
+        with pytest.raises(Killed):
+            app.resume_all()
+        assert shop.paid == [500]
+        (doubt,) = app.inbox().doubts
+        assert (doubt.task_id, doubt.step) == ("t-1", "pay")
+        assert "its owner died" in doubt.why
+
+
+def test_a_task_whose_log_is_damaged_is_in_the_inbox_and_hides_no_other(make: Make, spoil: Any, shop: Shop) -> None:
+    first = make()
+    shop.lost = True
+    for task_id in ("t-1", "t-2"):
+        with pytest.raises(NeedsHuman):
+            first.run(first.declared_tasks["buy"], task_id, item="tea")
+    first.close()
+    spoil("UPDATE events SET attempt = 7 WHERE task_id = 't-1' AND path = '2' AND attempt = 1")
+    inbox = make().inbox()
+    assert {case.task_id for case in inbox.cases} == {"t-1", "t-2"}
+    (doubt,) = inbox.doubts
+    assert doubt.task_id == "t-1"
+    assert "damaged" in doubt.why
