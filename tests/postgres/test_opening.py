@@ -139,7 +139,7 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
 
     inside = {  # what SQLite does with statements of one transaction is inside the functions of the schema here
         "append_guarded", "append_unfrozen", "bump", "change_head", "claimed_at", "close_case", "create_head", "freeze", "insert",
-        "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "take_key", "thaw",
+        "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "set_tail", "store_tail", "take_key", "thaw",
     }  # fmt: skip
     own = {
         "accept", "append_rows", "claimed", "clock", "create_schema", "has_schema", "is_migrated", "living", "lock_migrations",

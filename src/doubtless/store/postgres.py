@@ -144,6 +144,7 @@ class PostgresStore(Reading):
                 raise unknown(task_id)
             *columns, since, until, now, store_id, suspect = found
             if not self._gate.again(store_id, suspect):  # a person has gone on with it, or ended suspect mode, elsewhere
+                self._chained.clear()
                 self.info()
                 continue
             head = Head._make(columns)
@@ -312,6 +313,7 @@ class PostgresStore(Reading):
     def _look_again(self) -> None:
         """Have the store looked at anew, as a connection is opened."""
         self._gate.meta = None
+        self._chained.clear()
 
     def _same(self, events: Sequence[Event]) -> bool:
         """True when these very rows stand in the log: compared whole, at their places."""
