@@ -504,3 +504,23 @@ def test_a_role_with_no_more_rights_than_the_docs_list_can_do_everything_a_worke
     for statement in ("UPDATE events SET status = 'done'", "DELETE FROM events", "TRUNCATE events", "DELETE FROM tasks"):
         with pytest.raises(StoreRefused, match="permission denied"):
             store._link.one(statement.replace("events", f"{name}.events").replace("tasks", f"{name}.tasks"))
+
+
+def test_a_role_that_is_no_superuser_migrates_and_works_and_may_not_change_its_own_log(
+    server: Server, tmp_path: Path, open_store: Open, clock: FakeClock
+) -> None:
+    name = server.fresh()
+    role = f"owner_{name}"
+    with server.connect() as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+        url = server.url(mark=str(tmp_path / "mark"), schema=name).replace("postgresql://doubtless@", f"postgresql://{role}@")
+        with pytest.raises(StoreRefused, match="may not make the tables"):
+            migrate(url, state=str(tmp_path))
+        connection.execute(f"CREATE SCHEMA {name} AUTHORIZATION {role}".encode())
+    assert migrate(url, state=str(tmp_path)) == (0, 1)
+    store = open_store(url)
+    work(store, clock)
+    for statement in ("UPDATE {0}.events SET status = 'done'", "DELETE FROM {0}.events", "TRUNCATE {0}.blobs"):
+        with pytest.raises(StoreRefused, match="permission denied"):
+            store._link.one(statement.format(name))
+    assert store.verify() == []
