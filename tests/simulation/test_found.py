@@ -51,3 +51,13 @@ def test_the_result_of_a_read_whose_owner_was_taken_for_dead_is_no_row_that_stan
     for schedule in range(6):
         for at in range(14, 19):
             assert simulate(Scenario(nodes, faults=(Fault("unlock", at),), schedule=schedule)).wrong == []
+
+
+def test_a_result_is_recorded_also_when_a_person_answers_its_case_at_that_moment() -> None:
+    """The row that closed the case was refused as answered already, and with it the result: it was lost, and waited for."""
+    first = (Write(calls=(Call("unsent", seconds=9.9), Call("unsent"))),)
+    second = (Write("query", calls=(Call("late", after=60.0),), looks=("pending", "pending")),)
+    third = (Write("blind", calls=(Call("handle", seconds=2.0),)), Write("once", calls=(Call("handle"),)))
+    nodes = (Together((first, second, third)),)
+    for schedule in range(8, 16):
+        assert simulate(Scenario(nodes, answers=("truth", "abandon", "slowly"), schedule=schedule)).wrong == []
