@@ -4,12 +4,13 @@
                                            [--postgres DSN [--absurd]]
 
 Each peer gets a virtual environment of its own with pinned versions; one that cannot be installed or run is named in the
-page with the reason, and the others go on.
+page with the reason, and the others go on. Those who need PostgreSQL get a server of the bench's own, thrown away at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +29,12 @@ from report import Row, page
 from situations import HERE, LIVING, SITUATIONS, Gateway, Peer, Result, Situation, play
 
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.postgres.server import Server, servers  # noqa: E402 - it is found by the path above
+
+OWN: list[Server] = []
+"""The server that is running."""
 
 
 class Here(NamedTuple):
@@ -48,9 +56,10 @@ def interpreter(entry: Entry) -> str:
     if sys.version_info[:2] >= entry.python:
         return sys.executable
     for minor in range(entry.python[1], entry.python[1] + 4):
-        found = shutil.which(f"python3.{minor}")
-        if found and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
-            return found
+        for folder in os.get_exec_path():
+            found = shutil.which(f"python3.{minor}", path=folder)
+            if found and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
+                return found
     raise Unavailable(f"needs Python {entry.python[0]}.{entry.python[1]} or newer, and none is on the PATH")
 
 
@@ -87,7 +96,7 @@ def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
         if entry.reason:
             raise Unavailable(entry.reason)
         if entry.postgres and here.postgres is None:
-            raise Unavailable("needs PostgreSQL: run the bench with `--postgres DSN`")
+            raise Unavailable("needs PostgreSQL, and no server was found: install one, or run the bench with `--postgres DSN`")
         if entry.schema and not here.schema:
             raise Unavailable("needs its schema in that database, which its own `absurdctl init` puts there from the network: do "
                               "that, then run the bench with `--postgres DSN --absurd`. Its adapter has not been run by us")
@@ -117,10 +126,28 @@ def measure(entry: Entry, situations: list[Situation], here: Here) -> Row:
     return Row(entry, installed, "", cells)
 
 
+@contextlib.contextmanager
+def own_server(dsn: str | None) -> Iterator[str | None]:
+    """An empty database of the bench's own; the one that was given; or None where no server's programs are found."""
+    if dsn is not None or not servers():
+        yield dsn
+        return
+    server = Server()
+    OWN.append(server)
+    try:
+        server.start()
+        yield f"postgresql://doubtless@127.0.0.1:{server.port}/postgres"
+    finally:
+        OWN.clear()
+        server.remove()
+
+
 def ended_early(number: int, frame: object) -> None:
     """Leave no process behind: SIGKILL ends a stopped one too. The gateway ends with us."""
     for child in list(LIVING):
         child.kill()
+    for server in OWN:
+        server.remove()
     os._exit(128 + number)
 
 
@@ -130,7 +157,7 @@ def main() -> int:
     parser.add_argument("--peers", help="names, separated by commas; default: all")
     parser.add_argument("--cells", help="letters, separated by commas; default: all")
     parser.add_argument("--jobs", type=int, default=3, help="cells that are played at the same time (they mostly wait)")
-    parser.add_argument("--postgres", metavar="DSN", help="an empty database, for those who need PostgreSQL")
+    parser.add_argument("--postgres", metavar="DSN", help="an empty database; default: one of a server of our own")
     parser.add_argument("--absurd", action="store_true", help="that database has absurd's schema: `absurdctl init` was run")
     parser.add_argument("--out", type=Path, help="the page to write; default: print it")
     parser.add_argument("--json", type=Path, help="everything that was noted, as JSON")
@@ -149,8 +176,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="crash-bench-") as name:
             venvs = (told.venvs or Path(name) / "venvs").resolve()
             venvs.mkdir(parents=True, exist_ok=True)
-            here = Here(venvs, Path(name), told.jobs, told.postgres, told.absurd)
-            rows = [measure(entry, situations, here) for entry in entries]
+            with own_server(told.postgres) as dsn:
+                here = Here(venvs, Path(name), told.jobs, dsn, told.absurd)
+                rows = [measure(entry, situations, here) for entry in entries]
         seconds = time.monotonic() - begun
     if told.json:
         told.json.write_text(json.dumps({"seconds": seconds, "rows": [row.plain() for row in rows]}, indent=1) + "\n")
