@@ -83,6 +83,7 @@ class Server:
         self.data = os.path.join(self.folder, "data")
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
         if self.user is not None:
             os.chown(self.folder, pwd.getpwnam(self.user).pw_uid, -1)
         if data is not None:
@@ -107,6 +108,10 @@ class Server:
                 [os.path.join(self.bin, "postgres"), "-D", self.data, *options], stdout=log, stderr=log, user=self.user, cwd="/",
                 start_new_session=True,
             )  # fmt: skip
+        self._watch = subprocess.Popen(  # ends the server when this process is gone without a word
+            ["sh", "-c", f"cat >/dev/null; kill -QUIT {self.process.pid}; sleep 1; rm -rf '{self.folder}'"],
+            stdin=subprocess.PIPE, start_new_session=True, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -137,6 +142,9 @@ class Server:
         """End it: in order, or as a machine that loses its power does."""
         if self.process is None:
             return
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
         if kill:
             os.killpg(self.process.pid, signal.SIGKILL)
         else:
