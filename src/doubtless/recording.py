@@ -93,7 +93,7 @@ def append_result(frame: Frame, rows: list[Event], output: Output, *, forget: bo
         except Moved:
             settled = run.log.settled.get(path)
             if settled is None:  # a case that a person has answered meanwhile is not closed again
-                rows = [row for row in rows if row.kind != Kind.CASE_SETTLED or row.details["case_id"] in run.log.cases]
+                rows[:] = [row for row in rows if row.kind != Kind.CASE_SETTLED or row.details["case_id"] in run.log.cases]
                 continue
             late_result(run.runtime, run.task_id, rows[0], output.blobs)
             return False
