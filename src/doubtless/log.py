@@ -14,7 +14,7 @@ from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
 from .store.base import Blob, Claim, Shared, Store
-from .store.chain import follow
+from .store.chain import follow, links_of
 from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
@@ -338,7 +338,7 @@ class TaskLog(TaskFold):
                 self._land()
             rows = self.store.rows(self.task_id, after=self.seq)
             if rows:
-                follow(self.task_id, rows, (self.seq, self.hash or b""), None)
+                follow(self.task_id, links_of(rows), (self.seq, self.hash or b""), None)
                 self._advance(rows, row_hash(rows[-1]))
                 self.news += any(map(wakes, rows))
             return bool(rows)

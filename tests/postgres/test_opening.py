@@ -145,7 +145,8 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
         "accept", "append_rows", "claimed", "clock", "create_schema", "has_schema", "is_migrated", "living", "lock_migrations",
         "migrated", "migrations", "owner_alive", "renew_leases", "schema_version", "server", "triggers",
     }  # fmt: skip
-    assert set(schema.queries("x")) == set(of_sqlite()) - inside | own
+    spelled_by_sqlite = {"links"}
+    assert set(schema.queries("x")) == set(of_sqlite()) - inside - spelled_by_sqlite | own
     assert load is not None
 
 

@@ -13,6 +13,9 @@ from .base import Head
 Link = tuple[int, bytes]
 """A row's place and its hash; ``(0, b"")`` stands before the first one."""
 
+Linked = tuple[int, bytes | None, bytes]
+"""A row's place, the hash that it has of the row before it, and its own."""
+
 START: Link = (0, b"")
 KINDS = frozenset(map(str, Kind))
 EFFECTS = frozenset({None, *map(str, Effect)})
@@ -42,20 +45,30 @@ def as_head(row: Sequence[Any]) -> Head:
     return head
 
 
-def follow(task_id: str, rows: Iterable[Sequence[Any]], link: Link, tail: Link | None) -> Link:
+def links_of(rows: Iterable[Event]) -> Iterable[Linked]:
+    """Rows as what `follow` looks at."""
+    return ((row.event_seq, row.prev_hash, hashed(row)) for row in rows)
+
+
+def hashed(row: Event) -> bytes:
+    """The hash of a row as it is read; no hash at all where a value is of another type than its column's."""
+    try:
+        return row_hash(row)
+    except (AttributeError, TypeError, ValueError):
+        return b""
+
+
+def follow(task_id: str, rows: Iterable[Linked], link: Link, tail: Link | None) -> Link:
     """Follow a task's rows from a link on, past its head's `tail`; the last link.
 
     Raises: StoreDamaged for a gap, for a row that is not what it was when the next one (or the head) was written, and
     for rows that are missing at the end.
     """
     seq, digest = link
-    for row in rows:
-        if row[1] != seq + 1 or (row[-1] or b"") != digest:
+    for place, before, own in rows:
+        if place != seq + 1 or (before or b"") != digest:
             refuse(task_id, max(seq, 1))
-        try:
-            seq, digest = row[1], row_hash(row)  # type: ignore[arg-type]
-        except (AttributeError, TypeError, ValueError):  # a value of another type than its column's
-            refuse(task_id, seq + 1)
+        seq, digest = place, own
         if tail is not None and seq == tail[0] and digest != tail[1]:
             refuse(task_id, seq)
     if tail is not None and seq < tail[0]:
@@ -63,19 +76,19 @@ def follow(task_id: str, rows: Iterable[Sequence[Any]], link: Link, tail: Link |
     return seq, digest
 
 
-def check_last(last: Sequence[Any], tail: Link | None) -> None:
+def check_last(last: Event, tail: Link | None) -> None:
     """Check a task's last row against what was noted of it, before anything is concluded from it or chained to it.
 
     Raises: StoreDamaged for another row than the noted one, and for rows that are missing at the end.
     """
-    if tail is not None and (last[1] < tail[0] or (last[1] == tail[0] and row_hash(last) != tail[1])):  # type: ignore[arg-type]
+    if tail is not None and (last[1] < tail[0] or (last[1] == tail[0] and hashed(last) != tail[1])):
         refuse(last[0], tail[0])
 
 
 def check_pairs(rows: Sequence[Event], wanted: Collection[int]) -> None:
     """Check these rows, each against the one after it, which is here too. Raises: StoreDamaged."""
     for row, after in pairwise(rows):
-        if row.event_seq in wanted and (after.event_seq != row.event_seq + 1 or after.prev_hash != row_hash(row)):
+        if row.event_seq in wanted and (after.event_seq != row.event_seq + 1 or after.prev_hash != hashed(row)):
             refuse(row.task_id, row.event_seq)
 
 

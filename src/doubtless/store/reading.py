@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from ..events import Event, row_hash, upcast
 from ..snapshots import Snapshot, fault_of
 from .base import CaseRow, Head, KeyRow, Outline
-from .chain import KEPT, START, as_events, as_head, check_last, check_pairs, follow
+from .chain import KEPT, START, Linked, as_events, as_head, check_last, check_pairs, follow, links_of
 from .refusals import unknown
 
 Row = tuple[Any, ...]
@@ -39,7 +39,7 @@ class Reading:
         tail = None if after else self._tail(task_id)
         rows = self._events("rows", (task_id, after))
         if not after:
-            follow(task_id, rows, START, tail)
+            follow(task_id, links_of(rows), START, tail)
         return rows
 
     def _events(self, name: str, args: Sequence[Any]) -> list[Event]:
@@ -53,8 +53,11 @@ class Reading:
         if wanted:
             check_pairs(self.rows_at(task_id, sorted(wanted | {seq + 1 for seq in wanted})), wanted)
         tail = self._tail(task_id)
-        rows = self._link.all(self._queries["rows"], (task_id, link[0]))
-        self._keep(task_id, follow(task_id, rows if self._event is upcast else map(self._event, rows), link, tail))
+        self._keep(task_id, follow(task_id, self._links(task_id, link[0]), link, tail))
+
+    def _links(self, task_id: str, after: int) -> Iterable[Linked]:
+        """What `follow` looks at, of a task's rows after a place."""
+        return links_of(self._events("rows", (task_id, after)))
 
     def _assure(self, task_id: str) -> None:
         """Before some rows of a task are believed, its chain is checked once in this process."""
@@ -94,7 +97,7 @@ class Reading:
         rows = self._events("first", (task_id,))
         if not rows:
             raise unknown(task_id)
-        follow(task_id, rows, START, None)
+        follow(task_id, links_of(rows), START, None)
         return rows[0]
 
     def last(self, task_id: str) -> Event | None:

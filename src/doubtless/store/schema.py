@@ -70,6 +70,19 @@ def _ref(column: str) -> str:
     )
 
 
+def _spelled(column: str) -> str:
+    """A column as `events.row_hash` spells it; otherwise where its value is of another type than it was written in."""
+    if column in ("idempotency_key", "input_hash", "prev_hash"):
+        return f"iif({column} IS NULL, 'None', iif(typeof({column}) = 'blob', lower(hex({column})), x'00'))"
+    if column in ("input_ref", "output_ref", "data"):
+        return f"iif(typeof({column}) = 'blob', lower(hex({column})), coalesce({column}, 'None'))"
+    if column in ("task_id", "event_seq", "boot_at", "format"):
+        return column
+    if column in ("path", "step_name", "kind", "status", "effect_class", "error"):
+        return f"iif(typeof({column}) = 'blob', x'00', coalesce({column}, 'None'))"
+    return f"coalesce({column}, 'None')"
+
+
 @functools.cache
 def queries() -> dict[str, str]:
     """The named queries of SQLite, filled from the closed sets and the columns."""
@@ -89,6 +102,7 @@ def queries() -> dict[str, str]:
             "step_statuses": _any_of("status", StepStatus),
             "effects": _any_of("effect_class", Effect),
             "case_kinds": _any_of("kind", CaseKind),
+            "whole_row": ",\n  x'00', ".join(map(_spelled, COLUMNS)),
             "input_ref": _ref("input_ref"),
             "output_ref": _ref("output_ref"),
         },

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 
 import apsw
 
@@ -13,6 +14,7 @@ from ..fold import names_key
 from ..snapshots import Snapshot
 from .applying import apply, check_refusal
 from .base import Blob, Claim, Head, Problem, StoreInfo
+from .chain import Linked
 from .folder import Folder, Hooks
 from .link import Link, first
 from .mark import MarkFile
@@ -186,6 +188,11 @@ class SqliteStore(Reading):
         return alive(self._owner.folder, owner)
 
     # ------------------------------------------------------------ appending
+
+    def _links(self, task_id: str, after: int) -> Iterable[Linked]:
+        """As `Reading._links` says: the text that is hashed is put together by SQLite, in half the time."""
+        rows = self._link.all(self._queries["links"], (task_id, after))
+        return ((seq, before, sha256(text).digest()) for seq, before, text in rows)
 
     def append(
         self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), keep_owner: bool = False

@@ -251,6 +251,16 @@ WHERE task_id = ?1
   AND kind IN (SELECT value FROM json_each(?2))
 ORDER BY event_seq
 
+-- name: links
+-- One read: of each row its place, the hash that it has of the one before, and the text that its own hash is of.
+SELECT event_seq, prev_hash, CAST(concat(
+  {{whole_row}}
+) AS BLOB)
+FROM events
+WHERE task_id = ?1
+  AND event_seq > ?2
+ORDER BY event_seq
+
 -- name: rows_of_step
 -- One read: a consistent prefix of the log.
 SELECT {{columns}}
