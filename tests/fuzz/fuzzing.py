@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 CORPUS = Path(__file__).with_name("corpus")
 PROFILE = os.environ.get("FUZZ", "test")
-TIMES = {"test": 1, "prove": 8, "long": 25}[PROFILE]
+TIMES = {"test": 1, "prove": 8, "long": int(os.environ.get("FUZZ_TIMES", "25"))}[PROFILE]
 """How many times the examples of `make test`."""
 
 

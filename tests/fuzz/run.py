@@ -16,7 +16,8 @@ def main(minutes: float) -> int:
         seed = secrets.randbelow(1 << 32)
         print(f"round {rounds}, seed {seed}", flush=True)
         argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/fuzz", f"--hypothesis-seed={seed}", "--hypothesis-show-statistics"]
-        code = subprocess.run(argv, env={**os.environ, "FUZZ": "long"}, check=False).returncode
+        times = max(1, min(25, round(minutes * 2.5)))  # a round fits the time, about
+        code = subprocess.run(argv, env={**os.environ, "FUZZ": "long", "FUZZ_TIMES": str(times)}, check=False).returncode
         if code:
             print(f"found something in round {rounds}: put what it prints into tests/fuzz/corpus, or as an @example")
             return 1

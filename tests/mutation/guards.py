@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .guards_damage import DAMAGE
 from .guards_postgres import POSTGRES
 
 
@@ -1317,6 +1318,7 @@ GUARDS: tuple[Guard, ...] = (
         (BUCKET + "params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over",),
     ),
     *(Guard(*entry) for entry in POSTGRES),
+    *(Guard(*entry) for entry in DAMAGE),
     Guard(
         "an async write is called when the commit that its row shares is made",
         "drivers.py",

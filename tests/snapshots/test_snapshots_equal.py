@@ -109,8 +109,9 @@ def test_a_snapshot_holds_every_field_of_the_fold() -> None:
         own = vars(loaded(store, PLAIN)).keys() - vars(TaskFold(lambda path, until: [])).keys()
     known = {"store", "task_id", "epoch", "owner", "lock", "groups", "remember", "restored", "snapshotting", "_announced"}
     compensating = {"origins", "undo_by"}  # filled from the log when compensations begin
-    under_way = {"news", "turns"}  # what this process has heard, and what runs in it, since it began
-    assert own == known | compensating | under_way
+    checked = {"sure", "_since", "_used"}  # how far this claim has followed the chain
+    under_way = {"news", "turns", "flight"}  # what this process has heard, and what runs in it, since it began
+    assert own == known | compensating | checked | under_way
 
 
 def test_what_is_sealed_is_read_back_and_another_plan_does_not_read_it() -> None:

@@ -10,8 +10,9 @@ from store_ground import Begin, MakeStore, TurnClock, Writer, case_opened, case_
 
 from doubtless.errors import StoreDamaged, StoreSuspect
 from doubtless.events import STORE_TASK, Kind, draft, row_hash
+from doubtless.log import TaskLog
 from doubtless.snapshots import Snapshot
-from doubtless.store.base import Store
+from doubtless.store.base import Claim, Store
 from doubtless.store.postgres import PostgresStore
 from doubtless.store.sqlite import SqliteStore
 
@@ -179,6 +180,19 @@ def test_the_last_row_of_the_stores_own_task_is_known(
 def test_verify_tells_a_damaged_row_and_does_not_break_on_it(w: Writer, store: Store, spoil: Spoil, change: str) -> None:
     spoil(f"UPDATE events SET {change} WHERE event_seq = 2")
     assert any("2" in problem.what for problem in store.verify())
+
+
+def test_what_others_add_is_taken_in_only_as_it_was_written(
+    w: Writer, store: Store, make_store: MakeStore, spoil: Spoil, clock: TurnClock
+) -> None:
+    head = store.head("recon-1")
+    assert head is not None
+    log = TaskLog(store, Claim(head, w.epoch, False), owner=None)
+    for number in (1, 2):
+        make_store().add("recon-1", [draft("recon-1", Kind.EVIDENCE_STORED, clock(), path="1", data={"outcome": f"{number}"})])
+    spoil("UPDATE events SET boot_at = 1 WHERE event_seq = 6")
+    with pytest.raises(StoreDamaged, match="row 6"):
+        log.refresh()
 
 
 def test_a_snapshot_whose_text_is_damaged_is_told_by_verify(w: Writer, store: Store, spoil: Spoil) -> None:

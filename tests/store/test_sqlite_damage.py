@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+from hashlib import sha256
 from pathlib import Path
 
 import apsw
@@ -11,8 +13,9 @@ import pytest
 from store_ground import Begin, MakeStore, TurnClock, intended, settled
 
 from doubtless.errors import StoreDamaged, StoreSuspect, UsageError
+from doubtless.store.base import Blob
 from doubtless.store.sqlite import SqliteStore
-from doubtless.store.wal import lost_commits
+from doubtless.store.wal import _Sum, lost_commits
 
 HEADER, FRAME = 32, 24 + 4096
 
@@ -24,6 +27,8 @@ def killed(begin: Begin, store: SqliteStore, clock: TurnClock, tmp_path: Path) -
     for step in (1, 2, 3):
         w.append(intended("recon-1", clock(), w.epoch, step))
         w.append(settled("recon-1", clock(), w.epoch, step))
+    content = b"x" * 30_000  # so that the last commit has several frames
+    w.append(intended("recon-1", clock(), w.epoch, 4), blobs=(Blob(sha256(content).digest(), content),))
     (tmp_path / "killed").mkdir()
     for suffix in ("", "-wal", ".mark"):
         shutil.copy(store.path + suffix, tmp_path / "killed" / ("recon.db" + suffix))
@@ -70,6 +75,7 @@ def test_a_wal_that_is_torn_in_its_last_commit_is_what_a_loss_of_power_leaves(ki
     """Also with one whole commit frame behind the torn one: the frames of one commit are written in any order."""
     last, before = commits(killed)[-1], commits(killed)[-2]
     torn = last if back == 1 else before + 1
+    assert last > before + 1
     change(killed, HEADER + torn * FRAME + 24 + 100)
     assert lost_commits(str(killed)) == ""
     store = open_again(killed, clock)
@@ -80,13 +86,20 @@ def test_a_wal_that_is_torn_in_its_last_commit_is_what_a_loss_of_power_leaves(ki
 
 def test_what_a_failed_sync_left_behind_a_torn_end_is_no_commit_that_was_lost(killed: Path, clock: TurnClock) -> None:
     """A commit whose sync failed is written over from its first frame on; its last frames may stand behind the new ones."""
-    last = commits(killed)[-1]
+    begun, last = commits(killed)[-2] + 1, commits(killed)[-1]
+    assert last - begun >= 4
     content = Path(f"{killed}-wal").read_bytes()
-    left = bytearray(content[HEADER + last * FRAME : HEADER + (last + 1) * FRAME])
-    left[16] ^= 255  # chained to a frame that has been written over: its sum is of another row of frames
-    with open(f"{killed}-wal", "ab") as file:
-        file.write(left)
-    change(killed, HEADER + last * FRAME + 24 + 100)  # the loss of power tears the commit that wrote over it
+    salts, chained, over = content[16:24], content[HEADER + (begun - 1) * FRAME :][16:24], b""
+    for size in (0, 40):  # a commit of two frames in the place of the first two
+        head, page = struct.pack(">II", 2, size) + salts, b"y" * 4096
+        summed = _Sum(content[:HEADER])
+        summed.go_on(chained)
+        summed.fits(head[:8] + page, b"")
+        chained = struct.pack(">2I", summed._one, summed._other)
+        over += head + chained + page
+    change(killed, HEADER + begun * FRAME, over)
+    assert lost_commits(str(killed)) == ""
+    change(killed, HEADER + begun * FRAME + 24 + 100)  # the loss of power tears it
     assert lost_commits(str(killed)) == ""
 
 
