@@ -20,7 +20,7 @@ OFFERED: Final = (KEY, "idempotency_keys", "handle", "handles", "first_sent_at")
 RESULT: Final = "result"
 
 STEP_RESERVED: Final = frozenset({"call_id", *OFFERED} - {KEY})
-TASK_RESERVED: Final = frozenset({"task_id", "wait", "goal"})
+TASK_RESERVED: Final = frozenset({"task_id", "wait", "goal", "queue", "priority", "not_before"})
 
 
 # ---------------------------------------------------------------- injected()

@@ -15,7 +15,7 @@ from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request,
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import DoubtlessError, Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
-from .events import Kind, StepStatus, draft, elapsed_most
+from .events import Effect, Kind, StepStatus, draft, elapsed_most
 from .executor import begin_call, finish_call, may_call, run_step
 from .outcomes import NotSent
 from .protocol import FIRST
@@ -155,7 +155,10 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                         reply = None
                         continue
                 try:
-                    reply = await call_async(run, request)
+                    if is_async(request.fn):
+                        reply = await call_async(run, request)
+                    else:
+                        reply = await call_seated(run, request)
                 except GeneratorExit as gone:  # its event loop is torn down: nothing can be awaited any more
                     reply = torn_down(run, request.frame, gone)
     except StopIteration as end:
@@ -232,6 +235,34 @@ async def await_time(run: Run, request: Wait) -> None:
 
 GRACE = 0.5
 """Seconds that a cancelled async call has to end before it counts as still running."""
+
+
+async def call_seated(run: Run, request: Invoke) -> Reply:
+    """Call a sync function in a thread, once one of the loop's seats is free; a call that is given up gives its seat back.
+
+    Waiting for a seat is no part of the call's timeout. After it, it is looked again whether the call may still be made.
+    """
+    from .turns import seats
+
+    free, frame = seats(), request.frame
+    waited = free.locked()
+    try:
+        await free.acquire()
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001  rule 7: the function was not entered
+        return Raised(error, entered=False)
+    try:
+        if waited:
+            try:
+                run.check()
+            except Parking as parking:
+                return Raised(parking, entered=False)
+            if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):
+                return None  # it is too late for it, which is recorded
+        return await call_async(run, request)
+    finally:
+        free.release()
 
 
 async def call_async(run: Run, request: Invoke) -> Reply:

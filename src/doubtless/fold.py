@@ -100,6 +100,22 @@ def case_id(task_id: str, event_seq: int) -> str:
     return f"{task_id}:{event_seq}"
 
 
+class Placing(NamedTuple):
+    """Which workers take a task, in which order, and from when on; what its TaskAccepted row says."""
+
+    queue: str = "default"
+    priority: int = 0
+    not_before: int | None = None
+
+
+def placing(accepted: Event) -> Placing:
+    """What a task's first row says of its place among others."""
+    if accepted.data is None:
+        return Placing()
+    data = accepted.details
+    return Placing(data.get("queue", "default"), data.get("priority", 0), data.get("not_before"))
+
+
 def project(event: Event) -> tuple[Change, ...]:
     """What this row changes in the projections. TaskAccepted makes the head row itself and changes nothing."""
     match event.kind:

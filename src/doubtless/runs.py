@@ -104,6 +104,10 @@ class Runs:
         for run in active:
             run.log.refresh()
 
+    def give_back(self, claim: Claim) -> None:
+        """Stop being the owner of a task that was claimed and is not run after all."""
+        self._give_back(claim.head.task_id, lambda: self.app.store.release(claim.head.task_id, claim.epoch))
+
     async def acarry(self, run: TaskRun) -> Ending:
         """The same on the event loop; a sync task's supervisor runs in a thread."""
         while True:
@@ -116,15 +120,15 @@ class Runs:
                 return ending
             run.next_pass()
 
-    def claim(self, task_id: str, *, limit: int | None) -> TaskRun | None:
+    def claim(self, task_id: str, *, limit: int | None, granted: Claim | None = None) -> TaskRun | None:
         """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy.
 
-        `limit`: until when the run waits in place (`wait_limit`).
+        `limit`: until when the run waits in place (`wait_limit`). `granted`: the claim, where this process has it already.
         None: it has ended since it was looked at. Terminal events are final (I3): its code is not run again.
         """
         runtime = self.app.runtime
         store = runtime.store
-        head = store.head(task_id)
+        head = store.head(task_id) if granted is None else granted.head
         assert head is not None
         task = self.app.declared_tasks.get(head.task_name)
         if task is None and head.task_name != SESSION:
@@ -133,8 +137,9 @@ class Runs:
                 hint=f"declared here are: {', '.join(sorted(self.app.declared_tasks)) or 'none'}",
                 task=task_id,
             )
-        self._pay_back(task_id)
-        claim = store.claim(task_id)
+        if granted is None:
+            self._pay_back(task_id)
+        claim = granted or store.claim(task_id)
         try:
             self.absorb(runtime, task_id)
             if claim.head.status in TERMINAL:

@@ -1,4 +1,4 @@
-"""One turn of an event loop: the rows that its tasks put down in it share a commit."""
+"""What the tasks of one event loop share: the commit of the rows that they put down in one turn, and threads for sync calls."""
 
 from __future__ import annotations
 
@@ -51,3 +51,18 @@ def turn_of(store: Store) -> Turn:
     if turn is None or turn._store is not store:
         turn = turns[id(store)] = Turn(loop, store)
     return turn
+
+
+SEATS = 32
+"""How many sync calls of the async tasks of one event loop are in threads at the same time."""
+
+_seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+def seats() -> asyncio.Semaphore:
+    """The seats of the running loop: whoever calls a sync function in a thread has one, until it returns or is given up."""
+    loop = asyncio.get_running_loop()
+    found = _seats.get(loop)
+    if found is None:
+        found = _seats[loop] = asyncio.Semaphore(SEATS)
+    return found

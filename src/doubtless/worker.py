@@ -1,52 +1,81 @@
-"""An in-process worker: claims what is ready or due, runs it, and drains when it is told to stop."""
+"""A worker: claims what is ready or due, runs it, and drains when it is told to stop.
+
+It stays thin: which task runs next is one query (`Store.due`). Routing, autoscaling, cron and rate limits belong to an
+engine (docs/engines.md).
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from . import host
 from .children import root_of
 from .errors import DoubtlessError
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
-from .standing import is_idle
+from .runs import raised_on
+from .standing import BETWEEN, SESSION, UNREAD, is_idle
+from .store.base import Claim, Wanted
+from .tasks import wait_limit
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .app import Doubtless
+    from .runs import Runs
     from .store.base import Head, Store
+    from .tasks import TaskRun
 
 POLL = 0.2
-"""Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier."""
-
-_LIVELY = (TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN)
-"""What may be due: of tasks that need a person those that have something to do by themselves as well."""
+"""Seconds between two looks for tasks that are ready or due, when nothing wakes the worker earlier and there was something."""
+UNTOLD = 1.0
+"""Seconds between two looks of an idle worker that only a look can tell what another process has started (SQLite)."""
+TOLD = 5.0
+"""Seconds between two looks of an idle worker that is told what others start: the net under what was not heard."""
+STRANGERS = 30.0
+"""Seconds between two looks for tasks whose code this worker does not know."""
 
 
 class Worker:
-    """Runs the store's tasks in this process, `concurrency` at a time.
+    """Runs the store's tasks in this process, `concurrency` at a time: async ones on one event loop, sync ones in threads.
 
-    Meaning: picks up what `app.start` has recorded, what is due to look again, and what a person has settled; a
-    task that another owner runs is skipped, one whose code this app does not know is left alone (`unknown`).
-    Use as a context manager, or `start()` and `stop()`; `stop` lets running tasks reach their next parking place.
+    Meaning: picks up what `app.start` has recorded, what is due to look again, and what a person has settled; a task that
+    another owner runs is skipped, one whose code this app does not know is left alone (`unknown`). It claims no more than it
+    has free places for; a task that waits has none. Use as a context manager, or `start()` and `stop()`; `stop` lets running
+    tasks reach their next parking place.
     """
 
-    def __init__(self, app: Doubtless, *, concurrency: int = 4) -> None:
+    def __init__(
+        self,
+        app: Doubtless,
+        *,
+        concurrency: int = 4,
+        queues: Iterable[str] | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
         if concurrency < 1:
             from .errors import UsageError
 
             raise UsageError(f"concurrency must be at least 1, not {concurrency}")
         self.app = app
         self.concurrency = concurrency
+        self.queues = None if queues is None else tuple(queues)
         self.errors: list[BaseException] = []
         self.unknown: set[str] = set()
+        self.ran = 0
+        self.say: Callable[[str], object] = say or (lambda line: None)
+        self.longest: float | None = None
         self._busy: set[str] = set()
         self._lock = host.lock()
         self._stop = host.event()
         self._wake = host.event()
-        self._loop: threading.Thread | None = None
-        self._threads: set[threading.Thread] = set()
+        self._ended = host.event()
+        self._poller: threading.Thread | None = None
+        self._loop = Loop()
+        self._deaf: Callable[[], None] | None = None
+        self._strangers_at: float | None = None
         self._setback = Setback()
         self._tried: dict[str, int] = {}
 
@@ -54,8 +83,9 @@ class Worker:
         """Begin to claim tasks, in background threads."""
         self.app.store.info()  # a store that is refused is refused here, not in a thread
         self.app.notify()
-        self._loop = host.thread(target=self._poll, name="doubtless-worker", daemon=True)
-        self._loop.start()
+        self._deaf = self.app.store.listen(self.wake)
+        self._poller = host.thread(target=self._poll, name="doubtless-worker", daemon=True)
+        self._poller.start()
         return self
 
     def wake(self) -> None:
@@ -65,27 +95,31 @@ class Worker:
     def stop(self, timeout: float | None = 30.0) -> bool:
         """Claim nothing more and wait for what runs; True when all of it has ended or parked.
 
-        Meaning: only the runs of this worker are drained; whoever called `app.run` in another thread goes on.
+        Meaning: no new step begins; a write that is being called is finished and recorded. Only the runs of this worker are
+        drained; whoever called `app.run` in another thread goes on.
         Units: `timeout` in seconds for all of them together; None: however long it takes.
         """
         self._stop.set()
         self._wake.set()
-        if self._loop is not None:
-            self._loop.join(timeout)
-        self._drain()
+        if self._deaf is not None:
+            self._deaf()
+        if self._poller is not None:
+            self._poller.join(timeout)
         left = float("inf") if timeout is None else timeout
-        for thread in list(self._threads):
-            while thread.is_alive() and left > 0:
-                self._drain()  # again and again: a run may have been claimed only now
-                begun = self.app.clock.monotonic()
-                thread.join(min(POLL, left))
-                left -= self.app.clock.monotonic() - begun
-        return not any(thread.is_alive() for thread in list(self._threads))
+        while (busy := self._running()) and left > 0:
+            self.app._runs.drain(busy)  # again and again: a run may have been claimed only now
+            begun = self.app.clock.monotonic()
+            self._ended.wait(min(POLL, left))
+            self._ended.clear()
+            left -= self.app.clock.monotonic() - begun
+        if busy:
+            return False
+        self._loop.end()
+        return True
 
-    def _drain(self) -> None:
+    def _running(self) -> set[str]:
         with self._lock:
-            busy = set(self._busy)
-        self.app._runs.drain(busy)
+            return set(self._busy)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -93,38 +127,62 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
+    # ------------------------------------------------------------ looking
+
     def _poll(self) -> None:
+        pause = POLL
         while not self._stop.is_set():
             self._wake.clear()
+            begun: int | None = None
+            until: int | None = None
             try:
-                self._claim_due()
+                begun = self._claim_due()
+                if not begun:
+                    self._look_for_strangers()
+                    until = self._next()
             except DoubtlessError as error:  # a store that is busy or away now may be there at the next look
                 self._note(error)
-            self._wake.wait(POLL)
+            longest = max(POLL, self.longest or (UNTOLD if self._deaf is None else TOLD))
+            pause = POLL if begun else min(pause * 1.5, longest)
+            self._wake.wait(self._jittered(pause if until is None else min(pause, max(0.0, until / 1e6))))
 
-    def _claim_due(self) -> None:
+    def _jittered(self, seconds: float) -> float:
+        """Of many workers that look at one server not all do it at the same moment."""
+        return seconds if self._deaf is None else seconds * (0.8 + 0.4 * host.randomness(1)[0] / 255)
+
+    def _next(self) -> int | None:
+        """Microseconds until the next task is due, as far as its head says so."""
+        now = self.app.store.now().wall
+        due = self.app.store.next_due(now)
+        return None if due is None else due - now
+
+    def _wanted(self) -> Wanted:
+        return Wanted((*self.app.declared_tasks, SESSION), self.queues, (BETWEEN, UNREAD))
+
+    def _claim_due(self) -> int:
+        """Begin what is due, as far as there are places; how many."""
         store = self.app.store
         self.app.pay_back()
+        room = self.concurrency - len(self._running())
+        if room < 1:
+            return 0
         now = store.now()
         self._setback.look(store, now)
-        due = store.heads(status=_LIVELY, due=now.wall)
-        for head, children in self._roots([*due, *self._setback.due(store, now)]):
-            with self._lock:
-                if len(self._busy) >= self.concurrency or self._stop.is_set():
-                    return
-                if head.task_id in self._busy or (head.owner is not None and store.owner_alive(head.owner)):
-                    continue
-                if is_idle(head):
-                    continue  # a session: only its host has something to do
-                if not self.app.knows(head.task_name):
-                    self.unknown.add(head.task_id)
-                    continue
-                if head.why and still_frozen(head.why, store.frozen()):
-                    continue
-                self._busy.add(head.task_id)
-                self._setback.taken(head)
-                self._tried |= children
-            self._spawn(head.task_id)
+        due = store.due(self._wanted(), limit=room, now=now.wall)
+        begun = sum(self._begin(claim.head, {}, claim) for claim in due.claims)
+        frozen: Collection[str] | None = None
+        for head, children in self._roots([*due.heads, *self._setback.due(store, now)]):
+            if len(self._running()) >= self.concurrency:
+                break
+            if is_idle(head) or not self._takes(head) or (head.owner is not None and store.owner_alive(head.owner)):
+                continue
+            if head.why and still_frozen(head.why, frozen := store.frozen() if frozen is None else frozen):
+                continue
+            begun += self._begin(head, children, None)
+        return begun
+
+    def _takes(self, head: Head) -> bool:
+        return self.app.knows(head.task_name) and (self.queues is None or head.queue in self.queues)
 
     def _roots(self, due: list[Head]) -> list[tuple[Head, dict[str, int]]]:
         """The tasks to resume for what is due: a child is run by its parent. With each the children that it is for.
@@ -145,26 +203,134 @@ class Worker:
                 roots[root][1][head.task_id] = head.updated_at
         return list(roots.values())
 
-    def _spawn(self, task_id: str) -> None:
-        def run() -> None:
-            try:
-                self.app.resume(task_id, wait=False)
-            except DoubtlessError:
-                pass  # parked, failed or busy: the log says so
-            except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
-                self._note(error)
-            finally:
-                with self._lock:
-                    self._busy.discard(task_id)
-                    self._threads.discard(host.current_thread())
-                self._wake.set()
+    def _look_for_strangers(self) -> None:
+        """Note, and say once of each name, which tasks are left alone because their code is not here."""
+        now = self.app.clock.monotonic()
+        if self._strangers_at is not None and now - self._strangers_at < STRANGERS:
+            return
+        self._strangers_at = now
+        for head in self.app.store.strangers(self._wanted()):
+            if head.task_id not in self.unknown:
+                self.unknown.add(head.task_id)
+                self.say(f"left alone: task {head.task_id} needs the code of {head.task_name}, which is not in this app")
 
-        thread = host.thread(target=run, name=f"doubtless-worker:{task_id}", daemon=True)
-        self._threads.add(thread)
-        thread.start()
+    # ------------------------------------------------------------ running
+
+    def _begin(self, head: Head, children: dict[str, int], claim: Claim | None) -> int:
+        """Take a place for a task and run it there. 0: it has one, or the worker is stopping."""
+        with self._lock:
+            taken = head.task_id in self._busy or self._stop.is_set()
+            if not taken:
+                self._busy.add(head.task_id)
+        if taken:
+            if claim is not None:
+                self.app._runs.give_back(claim)
+            return 0
+        self._setback.taken(head)
+        self._tried |= children
+        task = self.app.declared_tasks.get(head.task_name)
+        if task is not None and task.code.is_async:
+            self._loop.begin(lambda: self._run_here(head.task_id, claim))
+        else:
+            name = f"doubtless-worker:{head.task_id}"
+            host.thread(target=self._run, args=(head.task_id, claim), name=name, daemon=True).start()
+        return 1
+
+    def _run(self, task_id: str, claim: Claim | None) -> None:
+        """Run a task in this thread."""
+        try:
+            run = self._claimed(task_id, claim)
+            if run is not None:
+                self._end(self._runs.carry(run).error)
+        except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
+            self._end(error)
+        finally:
+            self._leave(task_id)
+
+    async def _run_here(self, task_id: str, claim: Claim | None) -> None:
+        """Run an async task on this event loop, beside the others."""
+        try:
+            run = self._claimed(task_id, claim)
+            if run is not None:
+                self._end((await self._runs.acarry(run)).error)
+        except BaseException as error:  # noqa: BLE001
+            self._end(error)
+        finally:
+            self._leave(task_id)
+
+    @property
+    def _runs(self) -> Runs:
+        return self.app._runs
+
+    def _claimed(self, task_id: str, claim: Claim | None) -> TaskRun | None:
+        try:
+            return self._runs.claim(task_id, limit=wait_limit(self.app.store.now(), False), granted=claim)
+        except DoubtlessError:
+            return None  # somebody was faster, or the store is away: the next look finds it
+
+    def _end(self, error: BaseException | None) -> None:
+        """Note how a run ended, unless the log says it: parked, failed or done."""
+        self.ran += 1
+        if error is not None and not isinstance(error, DoubtlessError) and raised_on(error):
+            self._note(error)
+
+    def _leave(self, task_id: str) -> None:
+        with self._lock:
+            self._busy.discard(task_id)
+        self._ended.set()
+        self._wake.set()
 
     def _note(self, error: BaseException) -> None:
+        if not self.errors or str(self.errors[-1]) != str(error):
+            self.say(f"{type(error).__name__}: {error}")
         self.errors = [*self.errors[-99:], error]
+
+
+class Loop:
+    """One event loop in one thread for all async tasks of a worker, so that they share commits; started when one is needed."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._going: set[asyncio.Task[None]] = set()
+
+    def begin(self, run: Callable[[], Any]) -> None:
+        """Run a coroutine function on the loop."""
+        import asyncio
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = host.thread(target=self._run, args=(self._loop,), name="doubtless-loop", daemon=True)
+            self._thread.start()
+        loop = self._loop
+
+        def create() -> None:
+            task = loop.create_task(run())
+            self._going.add(task)  # a loop itself keeps only a weak hold of its tasks
+            task.add_done_callback(self._going.discard)
+
+        loop.call_soon_threadsafe(create)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def end(self) -> None:
+        """Stop and close the loop, on which nothing runs any more."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = self._thread = None
+
+
+_TIMED = (TaskStatus.READY, TaskStatus.WAITING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN)
+"""What may have a time before which there is nothing to do."""
 
 
 class Setback:
@@ -190,7 +356,7 @@ class Setback:
                 self._seen = Instant(expected, now.boot)
                 return
         self._seen = now
-        for head in store.heads(status=(TaskStatus.WAITING, TaskStatus.COMPENSATING, TaskStatus.NEEDS_HUMAN)):
+        for head in store.heads(status=_TIMED):
             before = max(expected, head.updated_at)  # what was written later than now was written before the clock was set
             if head.wake_at is not None and head.wake_at > now.wall and before - now.wall >= self.SLACK:
                 self._due.setdefault((head.task_id, head.wake_at), now.boot + max(0, head.wake_at - before))

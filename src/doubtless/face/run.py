@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from ..canonical import decode, encode, input_hash
@@ -10,6 +11,7 @@ from ..children import root_of
 from ..durations import parse_duration
 from ..errors import DoesNotFit, DoubtlessError, InputDiffers, TaskBusy, UsageError
 from ..events import TERMINAL, Kind, TaskStatus, draft
+from ..questions import moment
 from ..standing import SESSION
 from ..steps import Task
 from .base import Face
@@ -77,10 +79,24 @@ class Running(Face):
     @overload
     def start(self, task: Task[P, Any], task_id: str, /, *args: P.args, **params: P.kwargs) -> str: ...
     @overload
+    def start(
+        self, task: Task[..., Any], task_id: str, /, *, queue: str = ..., priority: int = ...,
+        not_before: str | float | timedelta | datetime | None = ..., **params: Any,
+    ) -> str: ...  # fmt: skip
+    @overload
     def start(self, task: Task[..., Any], /, *, task_id: str, **params: Any) -> str: ...
     def start(self, task: Any, /, *args: Any, **params: Any) -> str:
-        """Record the task, durably, and return its id; a worker or `resume` runs it. Raises InputDiffers."""
-        head = self._accept(task, args, params)
+        """Record the task, durably, and return its id; a worker or `resume` runs it.
+
+        Meaning: `queue` (``"default"``) says which workers take it; of two tasks that are due a worker takes the one with the
+        smaller `priority` (0) first, then the older one; none takes it before `not_before`, a duration from now (``"PT10M"``)
+        or an aware datetime. They are for workers and engines: `run` and `resume` of this id run it at once. A task that
+        exists keeps what it was started with.
+        Units: `not_before` counts on the store's clock; `priority` is a whole number from -1000 to 1000.
+        Durable: the task, at return. Raises: InputDiffers, UsageError.
+        """
+        place = place_of(params)
+        head = self._accept(task, args, params, place)
         self._woken((head.task_id,))
         return head.task_id
 
@@ -112,6 +128,9 @@ class Running(Face):
         for head in self.store.heads(status=[s for s in TaskStatus if s not in TERMINAL]):
             if root_of(head.task_id) != head.task_id:
                 continue  # a child is run by its parent
+            if head.status == TaskStatus.READY and head.wake_at is not None and head.wake_at > self.store.now().wall:
+                result[head.task_id] = f"task_waiting: not before {moment(head.wake_at):%Y-%m-%dT%H:%M:%SZ}"
+                continue
             if not self.knows(head.task_name):
                 result[head.task_id] = f"unknown task {head.task_name}: its code is not in this app"
                 continue
@@ -124,12 +143,17 @@ class Running(Face):
                 result[head.task_id] = f"{error.code}: {error.message}"
         return result
 
-    def worker(self, *, concurrency: int = 4) -> Worker:
-        """A worker in this process for what `start` records; use it as a context manager."""
+    def worker(self, *, concurrency: int = 4, queues: Iterable[str] | None = None) -> Worker:
+        """A worker in this process for what `start` records; use it as a context manager.
+
+        Meaning: runs at most `concurrency` tasks at once, of these `queues` (None: of all). A task that waits takes no place.
+        """
         from ..worker import Worker
 
         self._validate()
-        worker = Worker(cast("Doubtless", self), concurrency=concurrency)
+        if isinstance(queues, str):
+            raise UsageError(f"queues={queues!r} is one text, not several names", hint=f"queues=[{queues!r}]")
+        worker = Worker(cast("Doubtless", self), concurrency=concurrency, queues=queues)
         self._runs.workers.append(worker)
         return worker
 
@@ -145,7 +169,9 @@ class Running(Face):
         """Whether this app has the code of a task of this name."""
         return task_name in self._tasks or task_name == SESSION
 
-    def _accept(self, task: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Head:
+    def _accept(
+        self, task: Any, args: tuple[Any, ...], params: dict[str, Any], place: Callable[[int], dict[str, Any]] | None = None
+    ) -> Head:
         if "task_id" in params:
             task_id = params.pop("task_id")
         else:
@@ -157,12 +183,15 @@ class Running(Face):
         text = encode(task.code.definition.binder.bind(args, params), where=f"task {task.name}")
         runtime.vault.refuse_known(text, task.name)
         digest = input_hash(runtime.namespace, text)
-        head = runtime.store.head(task_id) or self._accept_new(runtime, task, task_id, text, digest)
+        head = runtime.store.head(task_id) or self._accept_new(runtime, task, task_id, text, digest, place)
         if head.task_name != task.name or head.input_hash != digest:
             raise self._input_differs(head, task.name, text)
         return head
 
-    def _accept_new(self, runtime: Runtime, task: Task[..., Any], task_id: str, text: str, digest: bytes) -> Head:
+    def _accept_new(
+        self, runtime: Runtime, task: Task[..., Any], task_id: str, text: str, digest: bytes,
+        place: Callable[[int], dict[str, Any]] | None,
+    ) -> Head:  # fmt: skip
         """Record a task that does not exist yet; its head, or that of somebody who was faster."""
         definition = task.code.definition
         try:
@@ -170,9 +199,10 @@ class Running(Face):
         except DoesNotFit as misfit:
             raise misfit.within(f"{task.name}.") from misfit.__cause__
         ref, blob = runtime.content.put(text)
+        now = runtime.store.now()
         accepted = draft(
-            task_id, Kind.TASK_ACCEPTED, runtime.store.now(), step_name=task.name, status=TaskStatus.READY, input_hash=digest,
-            input_ref=ref,
+            task_id, Kind.TASK_ACCEPTED, now, step_name=task.name, status=TaskStatus.READY, input_hash=digest, input_ref=ref,
+            data=(place(now.wall) if place is not None else None) or None,
         )  # fmt: skip
         return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
 
@@ -192,6 +222,44 @@ class Running(Face):
             field=field,
         )
 
+
+def place_of(params: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
+    """Take `queue`, `priority` and `not_before` out of a call of `start`: what the first row says of them, at a time.
+
+    Raises UsageError for what they cannot be, before anything is written.
+    """
+    queue, priority = params.pop("queue", QUEUE), params.pop("priority", 0)
+    not_before = params.pop("not_before", None)
+    check_queue(queue)
+    if type(priority) is not int or not -1000 <= priority <= 1000:
+        raise UsageError(f"priority={priority!r} is no whole number from -1000 to 1000; nothing was written")
+    after_us, at = None, None
+    if isinstance(not_before, datetime):
+        if not_before.tzinfo is None:
+            raise UsageError("not_before has no time zone; nothing was written", hint="datetime(…, tzinfo=UTC)")
+        since = not_before - datetime(1970, 1, 1, tzinfo=UTC)
+        at = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    elif not_before is not None:
+        after_us = parse_duration(not_before, zero=True)
+
+    def said(now: int) -> dict[str, Any]:
+        when = at if after_us is None else now + after_us
+        told = {"queue": queue, "priority": priority, "not_before": when}
+        return {name: value for name, value in told.items() if value not in (QUEUE, 0, None)}
+
+    return said
+
+
+QUEUE = "default"
+"""The queue of a task that was started without one."""
+
+
+def check_queue(queue: object) -> None:
+    """Refuse what is no queue's name: 1 to 100 printable characters without commas and spaces."""
+    if not isinstance(queue, str) or not 1 <= len(queue) <= 100 or not queue.isprintable() or set(queue) & {",", " "}:
+        raise UsageError(
+            f"queue {queue!r}: a queue's name has 1 to 100 printable characters, no comma, no space; nothing was written"
+        )
 
 
 def check_task_id(task_id: object) -> None:

@@ -32,8 +32,9 @@ class Head(NamedTuple):
     """A task's head row, a projection of its log: changed at accept, claim, park, wake and end, never per step.
 
     `owner` names the claim's lock (None: nobody's); `epoch` is the number of the last claim; `wake_at` is when
-    a waiting task has something to do (microseconds of the store's clock); `why` is one line for a person. `awaits`: the
-    business key whose holder it waits for; it has something to do as soon as that one is settled.
+    a waiting task has something to do (microseconds of the store's clock), and before which one that is ready is not begun;
+    `why` is one line for a person. `awaits`: the business key whose holder it waits for; it has something to do as soon as
+    that one is settled. `queue`: which workers take it; `priority`: of two that are due the smaller one first.
     """
 
     task_id: str
@@ -47,6 +48,19 @@ class Head(NamedTuple):
     updated_at: int
     why: str | None
     awaits: str | None
+    queue: str
+    priority: int
+
+
+class Wanted(NamedTuple):
+    """What a worker looks for. `names`: the tasks whose code it has; `queues`: None for all of them.
+
+    `idle`: what the head of a waiting task says that has nothing to do, although no time says until when.
+    """
+
+    names: tuple[str, ...]
+    queues: tuple[str, ...] | None = None
+    idle: tuple[str, ...] = ()
 
 
 class Claim(NamedTuple):
@@ -56,6 +70,16 @@ class Claim(NamedTuple):
     epoch: int
     takeover: bool
     """True: the owner before died; its TaskClaimed row is written, what was in flight is in doubt."""
+
+
+class Due(NamedTuple):
+    """What a worker may run now. `claims`: of this process already; `heads`: to be claimed one by one, each if it still can be.
+
+    A head may be a child's: then it is its root that is run for it.
+    """
+
+    claims: list[Claim]
+    heads: list[Head]
 
 
 class CaseRow(NamedTuple):
@@ -238,6 +262,27 @@ class Store(Protocol):
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
         """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of
         needs_human: only those with one, which is not), or whose key moved."""
+
+    def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
+        """What there is to run for a worker with `limit` free places, by priority, then the oldest first; one round trip.
+
+        Meaning: no more than `limit` tasks that nobody has; with them what a dead owner has left, and children that are due
+        although their root is not. Where leases say who is alive, those that nobody has are claimed in the same statement,
+        passing over what another worker is claiming at this moment: many workers do not fight for the same head.
+        """
+
+    def next_due(self, now: int) -> int | None:
+        """The next time after `now` at which a task that nobody has is due; None: there is none."""
+
+    def strangers(self, wanted: Wanted, *, limit: int = 100) -> list[Head]:
+        """Tasks in these queues that nobody has and whose names are not among those that are wanted; oldest first."""
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `wake` from now on when a task is given something to do, by whichever process; what ends that.
+
+        Meaning: a hint that may come late, twice or not at all; whoever waits for it looks by itself every so often.
+        None: this store tells nobody.
+        """
 
     def owner_alive(self, owner: str | None) -> bool:
         """True while the process that a head row names still holds its lock."""

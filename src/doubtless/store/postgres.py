@@ -9,9 +9,9 @@ from typing import NoReturn, cast
 from .. import host
 from ..errors import TaskBusy, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
-from ..fold import names_key
+from ..fold import names_key, placing
 from ..snapshots import Snapshot
-from .base import Blob, Claim, Head, Outline, Problem, StoreInfo
+from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
 from .pg.clock import ServerClock
@@ -115,7 +115,7 @@ class PostgresStore(Reading):
         status = accepted.status or TaskStatus.READY
         args = (
             event.task_id, event.step_name, str(status), event.input_hash, event.at.wall, row_hash(events[-1]), rows_json(events),
-            *blob_arrays(blobs),
+            *blob_arrays(blobs), *placing(event),
         )  # fmt: skip
 
         def stands() -> bool | None:
@@ -136,7 +136,7 @@ class PostgresStore(Reading):
         A task that has ended is claimed without a row, whoever owned it: terminal events are final (I3).
         Raises: TaskBusy (who, since when, until when), UnknownTask.
         """
-        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
+        epoch = self._new_epoch()
         owner = self._leases.owner()
         while True:
             found = self._link.one(self._queries["claimed"], (task_id, self._at()))
@@ -158,6 +158,48 @@ class PostgresStore(Reading):
                 return self._claim(head, owner, epoch, rows)
             except Refusal:
                 continue  # somebody was faster: look again
+
+    def _new_epoch(self) -> int:
+        return int.from_bytes(self._randomness(8)) >> 2 or 1
+
+    def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
+        """What there is to run for a worker with `limit` free places; what nobody has is claimed (`base.Store.due`)."""
+        sent, granted, owner = self._local(), self._leases.grant, self._leases.owner()
+        epochs = [self._new_epoch() for _ in range(limit)]
+        names, idle = list(wanted.names), list(wanted.idle)
+        queues = None if wanted.queues is None else list(wanted.queues)
+        args = (names, queues, idle, limit, owner, epochs, granted, self._at())
+
+        def stand() -> list[Row] | None:
+            return self._link.all(self._queries["taken"], (owner, epochs)) or None
+
+        rows = self._link.write("claim", self._queries["due"], args, stand, lambda rows: rows)
+        due = Due([], [])
+        for head in map(Head._make, rows):
+            if head.owner == owner and head.epoch in epochs:
+                self._leases.hold(head.task_id, head.epoch, sent, granted)
+                due.claims.append(Claim(head, head.epoch, False))
+            else:
+                due.heads.append(head)
+        due.claims.sort(key=lambda claim: (claim.head.priority, claim.head.created_at, claim.head.task_id))
+        return due
+
+    def next_due(self, now: int) -> int | None:
+        """The next time after `now` at which a task that nobody has is due; None: there is none."""
+        row = self._link.one(self._queries["next_due"], (now,))
+        return None if row is None else row[0]
+
+    def strangers(self, wanted: Wanted, *, limit: int = 100) -> list[Head]:
+        """Tasks in these queues that nobody has and whose names are not among those that are wanted."""
+        queues = None if wanted.queues is None else list(wanted.queues)
+        rows = self._link.all(self._queries["strangers"], (list(wanted.names), queues, limit))
+        return [Head._make(row) for row in rows]
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when a task is given something to do, by whichever process; what ends that (`base.Store.listen`)."""
+        from .pg.listening import Listener
+
+        return Listener(self.place, wake).start().stop
 
     def _taken(self, head: Head, owner: str, epoch: int, until: int) -> list[Event]:
         """The row of a takeover: what was in flight is in doubt from here on; its last send was before the lease's end."""

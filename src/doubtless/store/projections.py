@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..errors import AlreadySettled, KeyHeld, UnknownCase
 from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft
-from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
+from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, placing, project
 from .base import CaseRow, KeyRow
 
 
@@ -51,6 +51,8 @@ class FoldedHead(NamedTuple):
     wake_at: int | None
     why: str | None
     awaits: str | None
+    queue: str
+    priority: int
     tail_seq: int
     tail_hash: bytes
 
@@ -72,7 +74,10 @@ class Folded:
         if event.kind == Kind.TASK_ACCEPTED:
             status = str(event.status or TaskStatus.READY)
             name, asked = event.step_name or "", event.input_hash
-            self.heads[event.task_id] = FoldedHead(name, status, asked, None, None, None, event.event_seq, digest)
+            queue, priority, not_before = placing(event)
+            self.heads[event.task_id] = FoldedHead(
+                name, status, asked, not_before, None, None, queue, priority, event.event_seq, digest
+            )
         if event.kind == Kind.STORE_RECOVERED:
             self.suspect = bool(event.details.get("suspect"))
         for change in project(event):

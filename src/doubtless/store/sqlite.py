@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
@@ -10,10 +11,10 @@ import apsw
 
 from ..errors import UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
-from ..fold import names_key
+from ..fold import names_key, placing
 from ..snapshots import Snapshot
 from .applying import apply, check_refusal
-from .base import Blob, Claim, Head, Problem, StoreInfo
+from .base import Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
 from .chain import Linked
 from .folder import Folder, Hooks
 from .link import Link, first
@@ -113,7 +114,7 @@ class SqliteStore(Reading):
             raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
         event, *_ = events = seal([accepted, *taken], 0, None)
         status = accepted.status or TaskStatus.READY
-        row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event))
+        row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event), *placing(event))
 
         def body(cursor: apsw.Cursor) -> list[Head]:
             found = head_of(cursor, event.task_id)
@@ -182,6 +183,27 @@ class SqliteStore(Reading):
 
         self._link.write("release", body, stands)
         self._owner.let_go(task_id, epoch)
+
+    def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
+        """What there is to run for a worker with `limit` free places (`base.Store.due`); each is claimed by itself."""
+        names, queues, idle = _lists(wanted)
+        free = self._link.all(self._queries["due_free"], (names, queues, idle, now, limit))
+        others = self._link.all(self._queries["due_others"], (names, queues, now))
+        heads = [Head._make(row) for row in (*free, *others)]
+        return Due([], [head for head in heads if head.owner is None or not self.owner_alive(head.owner)])
+
+    def next_due(self, now: int) -> int | None:
+        """The next time after `now` at which a task that nobody has is due; None: there is none."""
+        row = self._link.one(self._queries["next_due"], (now,))
+        return None if row is None else row[0]
+
+    def strangers(self, wanted: Wanted, *, limit: int = 100) -> list[Head]:
+        """Tasks in these queues that nobody has and whose names are not among those that are wanted."""
+        names, queues, _ = _lists(wanted)
+        return [Head._make(row) for row in self._link.all(self._queries["strangers"], (names, queues, limit))]
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """None: a file tells nobody that another process has written to it."""
 
     def owner_alive(self, owner: str | None) -> bool:
         """True while the process that a head row names still holds its lock."""
@@ -389,3 +411,7 @@ class SqliteStore(Reading):
         """Close the connection and remove this process's lock file, unless a thread still has a task."""
         self._link.close()
         self._owner.close()
+
+
+def _lists(wanted: Wanted) -> tuple[str, str | None, str]:
+    return json.dumps(wanted.names), None if wanted.queues is None else json.dumps(wanted.queues), json.dumps(wanted.idle)

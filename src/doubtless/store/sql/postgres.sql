@@ -36,7 +36,7 @@ SELECT {{schema}}.append_rows_1($1, $2, $3, $4::json, $5::json, $6, $7::bytea[],
 
 -- name: accept
 -- One statement: the first row and the head, or nothing.
-SELECT {{schema}}.accept_1($1, $2, $3, $4, $5, $6, $7::json, $8::bytea[], $9::bytea[])
+SELECT {{schema}}.accept_1($1, $2, $3, $4, $5, $6, $7::json, $8::bytea[], $9::bytea[], $10, $11, $12)
 
 -- name: claim
 -- One statement: compare-and-set on the claim that was looked at; the next append by an old epoch is refused (I4).
@@ -48,6 +48,38 @@ UPDATE {{schema}}.tasks
 SET owner = NULL, epoch = NULL, lease_until = NULL, claimed_at = NULL
 WHERE task_id = $1
   AND epoch = $2
+
+-- name: due
+-- One round trip: what is due and nobody has is claimed, passing over rows that somebody else is claiming; with it come those
+-- whose owner's lease has ended, and children that are due, which are not claimed.
+SELECT {{head}}
+FROM {{schema}}.due_1($1::text[], $2::text[], $3::text[], $4, $5, $6::bigint[], $7, $8)
+
+-- name: taken
+-- One read, after a lost connection: which claims of these stand.
+SELECT {{head}}
+FROM {{schema}}.tasks
+WHERE owner = $1
+  AND epoch = ANY($2::bigint[])
+
+-- name: next_due
+-- One read of an index.
+SELECT min(wake_at)
+FROM {{schema}}.tasks
+WHERE wake_at > $1
+  AND owner IS NULL
+
+-- name: strangers
+-- One read.
+SELECT {{head}}
+FROM {{schema}}.tasks
+WHERE owner IS NULL
+  AND status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+  AND task_name <> ALL($1::text[])
+  AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
+  AND strpos(task_id, '/') = 0
+ORDER BY created_at, task_id
+LIMIT $3
 
 -- name: renew_leases
 -- One statement; a lease never gets shorter. What is not given back is not ours any more.
@@ -216,7 +248,7 @@ LIMIT nullif($2, -1)
 
 -- name: tails
 -- One read, for verify.
-SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, tail_seq, tail_hash
+SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, queue, priority, tail_seq, tail_hash
 FROM {{schema}}.tasks
 
 -- name: case

@@ -86,11 +86,14 @@ CREATE TABLE tasks (
   why TEXT,
   claimed_at INTEGER,
   awaits TEXT,
+  queue TEXT NOT NULL,
+  priority INTEGER NOT NULL,
   tail_seq INTEGER NOT NULL,
   tail_hash BLOB NOT NULL CHECK (length(tail_hash) = 32),
   CHECK ((owner IS NULL) = (epoch IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tasks_by_status ON tasks (status, created_at);
+CREATE INDEX tasks_by_wake ON tasks (wake_at) WHERE wake_at IS NOT NULL;
 CREATE TABLE cases (
   case_id TEXT NOT NULL PRIMARY KEY,
   task_id TEXT NOT NULL,
@@ -310,8 +313,10 @@ ORDER BY task_id, event_seq
 
 -- name: create_head
 -- In the transaction of the TaskAccepted row.
-INSERT INTO tasks (task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash)
-VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
+INSERT INTO tasks (
+  task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, wake_at
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6, ?7, ?8, ?9)
 
 -- name: head
 -- One read.
@@ -346,9 +351,70 @@ WHERE status IN (SELECT value FROM json_each(?3))
 ORDER BY created_at, task_id
 LIMIT ?2
 
+-- name: due_free
+-- One read: what is due and nobody has; `why` tells of the two kinds that wait for no time and have nothing to do.
+SELECT {{head}}
+FROM tasks
+WHERE owner IS NULL
+  AND status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+  AND task_name IN (SELECT value FROM json_each(?1))
+  AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))
+  AND (
+    (wake_at IS NULL AND status <> 'needs_human')
+    OR wake_at <= ?4
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
+  AND instr(task_id, '/') = 0
+  AND NOT (status = 'waiting' AND coalesce(why, '') IN (SELECT value FROM json_each(?3)))
+  AND NOT (
+    (coalesce(why, '') LIKE 'frozen: %' OR coalesce(why, '') LIKE 'child %frozen: %')
+    AND EXISTS (
+      SELECT 1
+      FROM freezes
+      WHERE step = '*'
+        OR instr(substr(why, instr(why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
+    )
+  )
+ORDER BY priority, created_at, task_id
+LIMIT ?5
+
+-- name: due_others
+-- One read: what is due and has an owner, who may be dead; and children that are due, for whom their root is run.
+SELECT {{head}}
+FROM tasks
+WHERE (owner IS NOT NULL OR instr(task_id, '/') > 0)
+  AND status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+  AND (instr(task_id, '/') > 0 OR task_name IN (SELECT value FROM json_each(?1)))
+  AND (?2 IS NULL OR instr(task_id, '/') > 0 OR queue IN (SELECT value FROM json_each(?2)))
+  AND (
+    (wake_at IS NULL AND status <> 'needs_human')
+    OR wake_at <= ?3
+    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
+  )
+ORDER BY priority, created_at, task_id
+
+-- name: next_due
+-- One read of an index.
+SELECT min(wake_at)
+FROM tasks
+WHERE wake_at > ?1
+  AND owner IS NULL
+
+-- name: strangers
+-- One read.
+SELECT {{head}}
+FROM tasks
+WHERE owner IS NULL
+  AND status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+  AND task_name NOT IN (SELECT value FROM json_each(?1))
+  AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))
+  AND instr(task_id, '/') = 0
+ORDER BY created_at, task_id
+LIMIT ?3
+
 -- name: tails
 -- One read, for verify.
-SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, tail_seq, tail_hash
+SELECT task_id, task_name, status, input_hash, wake_at, why, awaits, queue, priority, tail_seq, tail_hash
 FROM tasks
 
 -- name: tail

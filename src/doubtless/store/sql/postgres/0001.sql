@@ -69,12 +69,16 @@ CREATE TABLE {{schema}}.tasks (
   why text,
   claimed_at bigint,
   awaits text COLLATE "C",
+  queue text COLLATE "C" NOT NULL,
+  priority integer NOT NULL,
   tail_seq bigint NOT NULL,
   tail_hash bytea NOT NULL CHECK (octet_length(tail_hash) = 32),
   CHECK ((owner IS NULL) = (epoch IS NULL)),
   CHECK ((owner IS NULL) = (lease_until IS NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX tasks_by_status ON {{schema}}.tasks (status, created_at);
+CREATE INDEX tasks_by_wake ON {{schema}}.tasks (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX tasks_by_awaits ON {{schema}}.tasks (awaits) WHERE awaits IS NOT NULL;
 CREATE INDEX tasks_by_owner ON {{schema}}.tasks (owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE {{schema}}.cases (
@@ -201,6 +205,12 @@ BEGIN
   RETURN {{schema}}.clock();
 END $$;
 
+-- Tell the workers that listen that a task has something to do; of one transaction it is one word. A hint: they look by
+-- themselves, too.
+CREATE FUNCTION {{schema}}.tell_1() RETURNS void LANGUAGE sql AS $$
+  SELECT pg_notify('doubtless_{{schema_text}}', '')
+$$;
+
 CREATE FUNCTION {{schema}}.put_blobs_1(p_digests bytea[], p_contents bytea[]) RETURNS void LANGUAGE sql AS $$
   INSERT INTO {{schema}}.blobs (digest, content)
   SELECT digest, content
@@ -231,6 +241,9 @@ BEGIN
           tail_seq = (c->>'seq')::bigint, tail_hash = decode(c->>'hash', 'hex'), awaits = c->>'awaits'
         WHERE task_id = p_task
           AND (c->>'only' IS NULL OR status IN (SELECT json_array_elements_text(c->'only')));
+        IF c->>'status' = 'ready' THEN
+          PERFORM {{schema}}.tell_1();
+        END IF;
       WHEN 'open' THEN
         INSERT INTO {{schema}}.cases (case_id, task_id, event_seq, path, kind, opened_at)
         VALUES (c->>'case', p_task, (c->>'seq')::bigint, c->>'path', c->>'kind', (c->>'at')::bigint);
@@ -249,6 +262,7 @@ BEGIN
         ON CONFLICT (step) DO UPDATE SET why = excluded.why;
       WHEN 'thaw' THEN
         DELETE FROM {{schema}}.freezes WHERE step = c->>'step';
+        PERFORM {{schema}}.tell_1();
       WHEN 'take' THEN
         INSERT INTO {{schema}}.keys AS held (once, turn, task_id, path, state, window_us)
         VALUES (c->>'once', (c->>'turn')::bigint, p_task, c->>'path', 'open', (c->>'window')::bigint)
@@ -267,6 +281,9 @@ BEGIN
           AND task_id = p_task
           AND path = c->>'path'
           AND state = 'open';
+        IF EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE awaits = c->>'once') THEN
+          PERFORM {{schema}}.tell_1();
+        END IF;
       WHEN 'tail' THEN
         UPDATE {{schema}}.tasks
         SET tail_seq = (c->>'seq')::bigint, tail_hash = decode(c->>'hash', 'hex')
@@ -311,12 +328,14 @@ END $$;
 -- The first row of a task and its head. False: the id exists, and nothing is written.
 CREATE FUNCTION {{schema}}.accept_1(
   p_task text, p_name text, p_status text, p_hash bytea, p_at bigint, p_tail bytea, p_rows json, p_digests bytea[],
-  p_contents bytea[]
+  p_contents bytea[], p_queue text, p_priority integer, p_not_before bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM {{schema}}.refuse_undurable();
-  INSERT INTO {{schema}}.tasks (task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash)
-  VALUES (p_task, p_name, p_status, p_hash, p_at, p_at, json_array_length(p_rows), p_tail)
+  INSERT INTO {{schema}}.tasks (
+    task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, wake_at
+  )
+  VALUES (p_task, p_name, p_status, p_hash, p_at, p_at, json_array_length(p_rows), p_tail, p_queue, p_priority, p_not_before)
   ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN
     RETURN false;
@@ -325,6 +344,7 @@ BEGIN
     PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
   END IF;
   PERFORM {{schema}}.insert_1(p_rows);
+  PERFORM {{schema}}.tell_1();
   RETURN true;
 END $$;
 
@@ -348,4 +368,75 @@ BEGIN
   PERFORM {{schema}}.insert_1(p_rows);
   PERFORM {{schema}}.apply_1(p_task, p_changes);
   RETURN v_until;
+END $$;
+
+-- What a worker may run now, for so many free places: what is due and nobody has, claimed at once, of several workers each
+-- getting other rows (what is being claimed at this moment is passed over); after them what is due and has an owner whose
+-- lease has ended, and children that are due while nobody has their root: those are claimed one by one, with their rows.
+CREATE FUNCTION {{schema}}.due_1(
+  p_names text[], p_queues text[], p_idle text[], p_limit bigint, p_owner text, p_epochs bigint[], p_grant bigint, p_at bigint
+) RETURNS SETOF {{schema}}.tasks LANGUAGE plpgsql AS $$
+DECLARE
+  v_now bigint := coalesce(p_at, {{schema}}.clock());
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  RETURN QUERY
+  WITH free AS MATERIALIZED (
+    SELECT task.task_id
+    FROM {{schema}}.tasks AS task
+    WHERE task.owner IS NULL
+      AND task.status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+      AND task.task_name = ANY(p_names)
+      AND (p_queues IS NULL OR task.queue = ANY(p_queues))
+      AND (
+        (task.wake_at IS NULL AND task.status <> 'needs_human')
+        OR task.wake_at <= v_now
+        OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits AND state <> 'open'))
+      )
+      AND strpos(task.task_id, '/') = 0
+      AND NOT (task.status = 'waiting' AND coalesce(task.why, '') = ANY(p_idle))
+      AND NOT (
+        (coalesce(task.why, '') LIKE 'frozen: %' OR coalesce(task.why, '') LIKE 'child %frozen: %')
+        AND EXISTS (
+          SELECT 1
+          FROM {{schema}}.freezes
+          WHERE step = '*'
+            OR strpos(substr(task.why, strpos(task.why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
+        )
+      )
+    ORDER BY task.priority, task.created_at, task.task_id
+    LIMIT p_limit
+    FOR UPDATE SKIP LOCKED
+  ), numbered AS (
+    SELECT free.task_id, row_number() OVER () AS place
+    FROM free
+  )
+  UPDATE {{schema}}.tasks AS task
+  SET owner = p_owner, epoch = p_epochs[numbered.place], lease_until = v_now + p_grant, claimed_at = v_now
+  FROM numbered
+  WHERE task.task_id = numbered.task_id
+  RETURNING task.*;
+  RETURN QUERY
+  SELECT task.*
+  FROM {{schema}}.tasks AS task
+  WHERE (task.owner IS NOT NULL OR strpos(task.task_id, '/') > 0)
+    AND (task.owner IS NULL OR task.lease_until <= v_now)
+    AND task.status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
+    AND (strpos(task.task_id, '/') > 0 OR task.task_name = ANY(p_names))
+    AND (p_queues IS NULL OR strpos(task.task_id, '/') > 0 OR task.queue = ANY(p_queues))
+    AND (
+      (task.wake_at IS NULL AND task.status <> 'needs_human')
+      OR task.wake_at <= v_now
+      OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits AND state <> 'open'))
+    )
+    AND (
+      strpos(task.task_id, '/') = 0
+      OR EXISTS (
+        SELECT 1
+        FROM {{schema}}.tasks AS root
+        WHERE root.task_id = split_part(task.task_id, '/', 1)
+          AND (root.owner IS NULL OR root.lease_until <= v_now)
+      )
+    )
+  ORDER BY task.priority, task.created_at, task.task_id;
 END $$;
