@@ -140,7 +140,7 @@ class Worker:
                 if not begun:
                     self._look_for_strangers()
                     until = self._next()
-            except DoubtlessError as error:  # a store that is busy or away now may be there at the next look
+            except Exception as error:  # noqa: BLE001  a store that is busy or away now may be there at the next look
                 self._note(error)
             longest = max(POLL, self.longest or (UNTOLD if self._deaf is None else TOLD))
             pause = POLL if begun else min(pause * 1.5, longest)

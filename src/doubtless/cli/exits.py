@@ -31,7 +31,7 @@ PIPE_CLOSED = 141
 TERMINATED = 143
 
 MEANING: dict[int, str] = {
-    OK: "done; of a command that looks: looked",
+    OK: "done; of a command that looks: looked; of a worker: drained after a signal",
     FAILED: "the task failed (or was cancelled or compensated); crashtest found something wrong",
     USAGE: "the command cannot be carried out as written; nothing was written or sent",
     NEEDS_HUMAN: "only a person can move the task on: doubtless inbox",
@@ -40,10 +40,10 @@ MEANING: dict[int, str] = {
     STORE: "the store cannot be used as it is, or verify found problems",
     FROZEN: "the task stands before a write that is frozen",
     UNEXPECTED: "something that nobody expected; --debug shows where",
-    HANGUP: "ended by SIGHUP; what was in flight is recorded",
-    INTERRUPTED: "ended by Ctrl-C; what was in flight is recorded",
+    HANGUP: "ended by SIGHUP (a worker: by a second signal); what was in flight is recorded",
+    INTERRUPTED: "ended by Ctrl-C (a worker: by a second signal); what was in flight is recorded",
     PIPE_CLOSED: "whoever read the output closed it",
-    TERMINATED: "ended by SIGTERM; what was in flight is recorded",
+    TERMINATED: "ended by SIGTERM (a worker: by a second signal); what was in flight is recorded",
 }
 """What each code says: `doubtless --help` prints this table."""
 

@@ -14,7 +14,7 @@ from .exits import INTERRUPTED, MEANING, Interrupted
 F = TypeVar("F", bound=Callable[..., Any])
 
 HOMES: dict[str, str] = {
-    "run": "running", "resume": "running", "fork": "forking", "cancel": "ordering", "compensate": "ordering",
+    "run": "running", "resume": "running", "worker": "working", "fork": "forking", "cancel": "ordering", "compensate": "ordering",
     "tasks": "looking", "show": "looking", "log": "looking", "steps": "looking",
     "inbox": "people", "settle": "people", "send-event": "sending", "freeze": "people", "thaw": "people",
     "verify": "care", "recover": "care", "migrate": "care", "gc": "tidying", "demo": "care",

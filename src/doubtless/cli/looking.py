@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def tasks(called: Invocation, statuses: Sequence[str], url: str | None) -> int:
     """List the tasks, oldest first.
 
-    JSON: {"tasks": [{"id", "task", "status", "why", "owner", "wake_at", "created_at", "updated_at"}]}.
+    JSON: {"tasks": [{"id", "task", "status", "why", "owner", "wake_at", "created_at", "updated_at", "queue",
+    "priority"}]}.
     """
     with looking(called, url) as app:
         heads = app.tasks(status=statuses)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..events import UNDO, Effect, StepStatus, TaskStatus
+from ..events import TERMINAL, UNDO, Effect, StepStatus, TaskStatus
 from ..questions import WAIT_FOR
 from ..standing import SESSION
 from .reporting import plain
@@ -86,6 +86,8 @@ def task_look(status: str, why: str | None, *, wake_at: int | None, owner: str |
             return Look("?", "its process is gone", "bold yellow")
         case TaskStatus.COMPENSATING:
             return Look("↺", "to be undone" if wake_at is None else f"undone from {clock(wake_at, day)} on", "yellow")
+        case TaskStatus.READY if wake_at is not None:
+            return Look("…", f"ready, not before {clock(wake_at, day)}", "yellow")
         case _:
             return Look("…", "waiting" if status == TaskStatus.WAITING else "ready to go on", "yellow")
 
@@ -345,5 +347,13 @@ def task_list(heads: Sequence[Head], alive: Mapping[str, bool], *, path: str) ->
         task_id = plain(head.task_id)  # whole, however long: it is there to be typed
         name = f"{task_id}{' ' * (ids - cell_len(task_id))}  {fit((task_name(head.task_name),), (names,))}"
         lead = f"{clock(head.updated_at, newest.date())}  {look.mark} {name}"
-        sheet.line(look.words + (f": {told}" if told else ""), look.style, lead=lead)
+        sheet.line(look.words + (f": {told}" if told else "") + place_of(head), look.style, lead=lead)
     return sheet.text()
+
+
+def place_of(head: Head) -> str:
+    """Which workers take a task that has not ended, and in which order, where that is not as for most."""
+    if head.status in TERMINAL:
+        return ""
+    queue = "" if head.queue == "default" else f"; queue {plain(head.queue)}"
+    return queue + (f"; priority {head.priority}" if head.priority else "")

@@ -23,6 +23,7 @@ def task_line(head: Head) -> dict[str, Any]:
     return {
         "id": head.task_id, "task": head.task_name, "status": head.status, "why": head.why, "owner": head.owner,
         "wake_at": time(head.wake_at), "created_at": utc(head.created_at), "updated_at": utc(head.updated_at),
+        "queue": head.queue, "priority": head.priority,
     }  # fmt: skip
 
 

@@ -372,7 +372,7 @@ WHERE owner IS NULL
       SELECT 1
       FROM freezes
       WHERE step = '*'
-        OR instr(substr(why, instr(why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
+        OR instr(substr(tasks.why, instr(tasks.why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
     )
   )
 ORDER BY priority, created_at, task_id
