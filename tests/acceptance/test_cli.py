@@ -452,7 +452,9 @@ def test_tasks_lists_how_each_stands_and_filters(open_shop: Shop) -> None:
         assert re.search(words, text), words
     listed = open_shop.cli("tasks", "--json").json["tasks"]
     assert [task["id"] for task in listed] == ["done-1", "chat-1", "late-1", "refused-1", "hold-1", "broken-1"]
-    assert set(listed[0]) == {"id", "task", "status", "why", "owner", "wake_at", "created_at", "updated_at"}
+    assert set(listed[0]) == {
+        "id", "task", "status", "why", "owner", "wake_at", "created_at", "updated_at", "queue", "priority",
+    }  # fmt: skip
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", listed[0]["created_at"])
     some = open_shop.cli("tasks", "--status", "waiting", "--status", "failed", "--json").json["tasks"]
     assert [task["id"] for task in some] == ["late-1", "refused-1"]

@@ -463,7 +463,7 @@ def test_a_worker_settles_the_doubts_of_a_dead_host_and_leaves_idle_sessions_alo
     assert app.show("thread-42").steps[0].status == "done"
     second = app.worker(concurrency=1)
     second._claim_due()
-    assert second._threads == set(), "nobody claims what only waits for its host"
+    assert second._running() == set(), "nobody claims what only waits for its host"
     assert sorted(ground.effects()) == ["pay o1 500", "pay o2 1"]
 
 

@@ -122,7 +122,7 @@ def test_tasks_that_sleep_or_wait_cost_no_thread_and_no_connection(make_app: Mak
         few = cost(store)
         parked(app, 20, many)
         connections, threads = cost(store)
-        assert threads == few[1]
+        assert threads <= few[1]
         assert connections <= (store.place.connections + 2 if isinstance(store, PostgresStore) else 0)
     assert {status(app, f"t{number}") for number in range(many)} == {"waiting", "needs_human"}
 
@@ -135,7 +135,7 @@ def parked(app: Doubtless, first: int, last: int) -> None:
 
 def cost(store: Any) -> tuple[int, int]:
     """How many connections and threads there are, once the runs are over."""
-    until(lambda: not [each for each in threading.enumerate() if "doubtless-worker:" in each.name], "the end of the runs")
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith(("doubtless-worker:", "doubtless:"))], "the end of the runs")
     connections = 0
     if isinstance(store, PostgresStore):
         with psycopg.connect(store.place.conninfo, application_name="counting") as other:
