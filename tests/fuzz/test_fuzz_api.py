@@ -180,7 +180,7 @@ class TheApi(RuleBasedStateMachine):
     def fork(self, task_id: str, at: int, policy: Any) -> None:
         made = self.call(self.app.fork, task_id, at=at, non_idem_write=policy)
         if not isinstance(made, BaseException):
-            self.call(self.app.resume, made.task_id, wait=False)
+            self.call(self.app.resume, made.id, wait=False)
 
     @rule(step=st.sampled_from([None, "pay", "nothing"]), on=st.booleans())
     def freeze(self, step: str | None, on: bool) -> None:

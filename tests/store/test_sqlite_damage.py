@@ -14,6 +14,7 @@ from store_ground import Begin, MakeStore, TurnClock, intended, settled
 
 from doubtless.errors import StoreDamaged, StoreSuspect, UsageError
 from doubtless.store.base import Blob
+from doubtless.store.recover import recover
 from doubtless.store.sqlite import SqliteStore
 from doubtless.store.wal import _Sum, lost_commits
 
@@ -168,3 +169,14 @@ def test_a_namespace_that_is_not_the_marks_is_refused(begin: Begin, store: Sqlit
     db.close()
     with pytest.raises(StoreSuspect, match="the mark has another namespace"):
         make_store().info()
+
+
+def test_a_store_whose_wal_was_damaged_is_gone_on_with_in_suspect_mode_once_somebody_says_so(killed: Path, clock: TurnClock) -> None:
+    change(killed, HEADER + commits(killed)[-3] * FRAME + 100)
+    assert "WAL is damaged" in recover(str(killed), clock=clock, accept=False).reason
+    assert recover(str(killed), accept=True, by="ann", why="no backup", clock=clock).accepted
+    store = open_again(killed, clock)
+    assert store.info().suspect
+    store.check_chain("recon-1")
+    assert store.verify() == []
+    store.close()
