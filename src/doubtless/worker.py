@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import host
 from .children import root_of
-from .errors import DoubtlessError
+from .errors import DoubtlessError, StoreDamaged
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
 from .runs import raised_on
 from .standing import BETWEEN, SESSION, UNREAD, is_idle
@@ -36,6 +36,9 @@ TOLD = 5.0
 """Seconds between two looks of an idle worker that is told what others start: the net under what was not heard."""
 STRANGERS = 30.0
 """Seconds between two looks for tasks whose code this worker does not know."""
+
+DAMAGED = 60.0
+"""Seconds before a task that could not be read, because it is damaged, is tried again."""
 
 
 class Worker:
@@ -78,6 +81,7 @@ class Worker:
         self._strangers_at: float | None = None
         self._setback = Setback()
         self._tried: dict[str, int] = {}
+        self._damaged: dict[str, float] = {}  # tasks that could not be read, and when that was found
 
     def start(self) -> Self:
         """Begin to claim tasks, in background threads."""
@@ -168,8 +172,14 @@ class Worker:
             return 0
         now = store.now()
         self._setback.look(store, now)
-        due = store.due(self._wanted(), limit=room, now=now.wall)
-        begun = sum(self._begin(claim.head, {}, claim) for claim in due.claims)
+        self._damaged = {task_id: found for task_id, found in self._damaged.items() if self._is_damaged(task_id)}
+        due = store.due(self._wanted(), limit=room + len(self._damaged), now=now.wall)  # these keep no other from its turn
+        begun = 0
+        for claim in due.claims:
+            if begun < room:
+                begun += self._begin(claim.head, {}, claim)
+            else:
+                self.app._runs.give_back(claim)
         frozen: Collection[str] | None = None
         for head, children in self._roots([*due.heads, *self._setback.due(store, now)]):
             if len(self._running()) >= self.concurrency:
@@ -219,7 +229,7 @@ class Worker:
     def _begin(self, head: Head, children: dict[str, int], claim: Claim | None) -> int:
         """Take a place for a task and run it there. 0: it has one, or the worker is stopping."""
         with self._lock:
-            taken = head.task_id in self._busy or self._stop.is_set()
+            taken = head.task_id in self._busy or self._is_damaged(head.task_id) or self._stop.is_set()
             if not taken:
                 self._busy.add(head.task_id)
         if taken:
@@ -236,14 +246,19 @@ class Worker:
             host.thread(target=self._run, args=(head.task_id, claim), name=name, daemon=True).start()
         return 1
 
+    def _is_damaged(self, task_id: str) -> bool:
+        """True of a task that could not be read; it is tried again now and then: its content may be brought back."""
+        found = self._damaged.get(task_id)
+        return found is not None and self.app.clock.monotonic() - found < DAMAGED
+
     def _run(self, task_id: str, claim: Claim | None) -> None:
         """Run a task in this thread."""
         try:
             run = self._claimed(task_id, claim)
             if run is not None:
-                self._end(self._runs.carry(run).error)
+                self._end(task_id, self._runs.carry(run).error)
         except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
-            self._end(error)
+            self._end(task_id, error)
         finally:
             self._leave(task_id)
 
@@ -252,9 +267,9 @@ class Worker:
         try:
             run = self._claimed(task_id, claim)
             if run is not None:
-                self._end((await self._runs.acarry(run)).error)
+                self._end(task_id, (await self._runs.acarry(run)).error)
         except BaseException as error:  # noqa: BLE001
-            self._end(error)
+            self._end(task_id, error)
         finally:
             self._leave(task_id)
 
@@ -265,12 +280,17 @@ class Worker:
     def _claimed(self, task_id: str, claim: Claim | None) -> TaskRun | None:
         try:
             return self._runs.claim(task_id, limit=wait_limit(self.app.store.now(), False), granted=claim)
+        except StoreDamaged:
+            raise
         except DoubtlessError:
             return None  # somebody was faster, or the store is away: the next look finds it
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, task_id: str, error: BaseException | None) -> None:
         """Note how a run ended, unless the log says it: parked, failed or done."""
         self.ran += 1
+        if isinstance(error, StoreDamaged):  # no log says it: it takes no row any more
+            self._damaged[task_id] = self.app.clock.monotonic()
+            self._note(error)
         if error is not None and not isinstance(error, DoubtlessError) and raised_on(error):
             self._note(error)
 

@@ -163,6 +163,13 @@ DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (TASK + "damaged_data_of_a_row_is_damage_and_no_other_error",),
     ),
     (
+        "a worker leaves a damaged task alone",
+        "worker.py",
+        "self._is_damaged(head.task_id) or ",
+        "",
+        (TASK + "a_worker_says_that_a_task_is_damaged_leaves_it_alone_for_a_while_and_runs_the_others",),
+    ),
+    (
         "one task whose log is damaged hides no other's doubts",
         "inbox.py",
         "        except StoreDamaged as error:  # it hides no other task's",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from doubtless import Doubtless, DoubtlessError, NeedsHuman, StoreDamaged, TaskFrozen, UnknownTask, injected
 from doubtless.events import Event, Kind, draft
 from doubtless.testing import FakeClock, Killed, harness
+from doubtless.worker import Worker
 
+PATIENCE = 20.0
 Make = Callable[[], Doubtless]
 
 
@@ -23,6 +26,7 @@ class Shop:
         self.paid: list[int] = []
         self.lost = False
         self.looked = 0
+        self.sent = threading.Event()
 
     def declare(self, app: Doubtless) -> Any:
         @app.step(effect="read")
@@ -51,6 +55,7 @@ class Shop:
         @app.step(effect="non_idem_write")
         def pay(amount: int, idempotency_key: str = injected()) -> dict[str, int]:
             self.paid.append(amount)
+            self.sent.set()
             if self.lost:
                 raise ConnectionResetError("the reply was lost")
             return {"receipt": len(self.paid)}
@@ -180,6 +185,31 @@ def test_a_claim_that_only_replays_reads_no_chain_and_one_that_does_more_reads_i
     monkeypatch.setattr(second.store, "check_chain", lambda *args, **more: (checked.append(shop.paid[:]), check(*args, **more)))
     assert second.run(second.declared_tasks["buy"], "t-1", item="tea") == 1
     assert checked == [[]], "once, and before the write"
+
+
+def test_a_worker_says_that_a_task_is_damaged_leaves_it_alone_for_a_while_and_runs_the_others(
+    make: Make, spoil: Any, shop: Shop
+) -> None:
+    first = make()
+    for task_id in ("t-1", "t-2"):
+        first.start(first.declared_tasks["buy"], task_id, item="tea")
+    first.close()
+    spoil("UPDATE events SET boot_at = boot_at + 1 WHERE task_id = 't-1'")
+    second, said = make(), []
+    worker = Worker(second, concurrency=1, say=said.append)
+    with worker:
+        assert shop.sent.wait(PATIENCE)
+    head = second.store.head("t-1")
+    assert head is not None
+    worker._stop.clear()
+    assert worker._begin(head, {}, None) == 0
+    worker._damaged["t-1"] -= 61  # as if it had been found a minute earlier
+    assert not worker._is_damaged("t-1")
+    assert len(said) == 1
+    assert "StoreDamaged: task t-1" in said[0]
+    assert second.show("t-2").status == "done"
+    assert shop.paid == [500]
+    assert any(isinstance(error, StoreDamaged) for error in worker.errors)
 
 
 def test_damaged_data_of_a_row_is_damage_and_no_other_error() -> None:
