@@ -12,7 +12,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
 from doubtless.store import owners
@@ -102,14 +101,9 @@ def _looks_away() -> None:
 def spread(first: int, count: int, jobs: int, work: Callable[[list[int]], Report] = some) -> Generator[Report, None, None]:
     """Play so many seeds on so many processes; the reports of their chunks as they come."""
     numbers = [list(range(at, min(at + CHUNK, first + count))) for at in range(first, first + count, CHUNK)]
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_looks_away, max_tasks_per_child=20)
-    try:
-        for future in as_completed([pool.submit(work, chunk) for chunk in numbers]):
-            yield future.result()
-    finally:  # whoever has seen enough closes this: what is still being played does not matter
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
-            child.terminate()
+    # A pool of `multiprocessing`: the executor of `concurrent.futures` stops for ever when its processes are renewed (3.11).
+    with multiprocessing.get_context("spawn").Pool(jobs, _looks_away, maxtasksperchild=20) as pool:
+        yield from pool.imap_unordered(work, numbers)  # whoever has seen enough closes this: what is still played is ended
 
 
 def together(reports: Iterable[Report]) -> Report:
