@@ -148,7 +148,8 @@ class Worker:
                 self._note(error)
             longest = max(POLL, self.longest or (UNTOLD if self._deaf is None else TOLD))
             pause = POLL if begun else min(pause * 1.5, longest)
-            self._wake.wait(self._jittered(pause if until is None else min(pause, max(0.0, until / 1e6))))
+            jittered = self._jittered(pause)
+            self._wake.wait(jittered if until is None else min(jittered, max(0.0, until / 1e6)))
 
     def _jittered(self, seconds: float) -> float:
         """Of many workers that look at one server not all do it at the same moment."""
@@ -239,11 +240,19 @@ class Worker:
         self._setback.taken(head)
         self._tried |= children
         task = self.app.declared_tasks.get(head.task_name)
-        if task is not None and task.code.is_async:
-            self._loop.begin(lambda: self._run_here(head.task_id, claim))
-        else:
-            name = f"doubtless-worker:{head.task_id}"
-            host.thread(target=self._run, args=(head.task_id, claim), name=name, daemon=True).start()
+        try:
+            if task is not None and task.code.is_async:
+                self._loop.begin(lambda: self._run_here(head.task_id, claim))
+            else:
+                name = f"doubtless-worker:{head.task_id}"
+                host.thread(target=self._run, args=(head.task_id, claim), name=name, daemon=True).start()
+        except RuntimeError as error:  # no thread can be started
+            self._note(error)
+            if claim is not None:
+                self._runs.give_back(claim)
+            with self._lock:
+                self._busy.discard(head.task_id)
+            return 0
         return 1
 
     def _is_damaged(self, task_id: str) -> bool:
@@ -280,14 +289,17 @@ class Worker:
     def _claimed(self, task_id: str, claim: Claim | None) -> TaskRun | None:
         try:
             return self._runs.claim(task_id, limit=wait_limit(self.app.store.now(), False), granted=claim)
-        except StoreDamaged:
+        except BaseException as error:
+            if claim is not None:  # it would be renewed for ever, and nobody would run it
+                self._runs.give_back(claim)
+            if isinstance(error, DoubtlessError) and not isinstance(error, StoreDamaged):
+                return None  # somebody was faster, or the store is away: the next look finds it
             raise
-        except DoubtlessError:
-            return None  # somebody was faster, or the store is away: the next look finds it
 
     def _end(self, task_id: str, error: BaseException | None) -> None:
         """Note how a run ended, unless the log says it: parked, failed or done."""
-        self.ran += 1
+        with self._lock:
+            self.ran += 1
         if isinstance(error, StoreDamaged):  # no log says it: it takes no row any more
             self._damaged[task_id] = self.app.clock.monotonic()
             self._note(error)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .guards_damage import DAMAGE
 from .guards_postgres import POSTGRES
+from .guards_workers import WORKERS
 
 
 class Guard(NamedTuple):
@@ -1319,6 +1320,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     *(Guard(*entry) for entry in POSTGRES),
     *(Guard(*entry) for entry in DAMAGE),
+    *(Guard(*entry) for entry in WORKERS),
     Guard(
         "an async write is called when the commit that its row shares is made",
         "drivers.py",

@@ -205,3 +205,48 @@ def test_a_freeze_that_has_returned_is_seen_by_every_attempt_that_is_written_aft
     for store in stores:
         store._leases.held.clear()
         store.close()
+
+
+def test_a_write_that_waited_for_a_thread_until_another_owner_had_its_task_is_not_sent(
+    make_app: MakeApp, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    import doubtless.turns
+
+    monkeypatch.setattr(doubtless.turns, "SEATS", 1)
+    world = World()
+    other, _ = build(make_app, clock, world)
+    app, _ = build(make_app, clock, world)
+    inside, go_on = threading.Event(), threading.Event()
+
+    @app.step(effect="read")
+    def hold() -> int:
+        inside.set()
+        assert go_on.wait(20)
+        return 1
+
+    @app.task
+    async def holding() -> int:
+        return await hold.acall()
+
+    @app.task
+    async def paying() -> Any:
+        return await app.steps["pay"].acall(amount=5)
+
+    async def both() -> None:
+        first = asyncio.ensure_future(app.arun(holding, "t-0"))
+        await asyncio.to_thread(inside.wait, 20)
+        second = asyncio.ensure_future(app.arun(paying, "t-1"))
+        while (head := app.store.head("t-1")) is None or not app.store.rows_of("t-1", [Kind.STEP_INTENDED]):
+            await asyncio.sleep(0)
+        assert head.owner is not None
+        clock.advance(120)
+        assert other.store.claim("t-1").takeover
+        go_on.set()
+        assert await first == 1
+        with pytest.raises(StaleEpoch):
+            await second
+
+    asyncio.run(both())
+    assert world.calls == []

@@ -109,6 +109,7 @@ def main() -> None:
     app.run(reconcile, "recon-1", day=5)  # type: ignore[call-overload]
     app.run(reconcile, "recon-1")  # type: ignore[call-overload]
     assert_type(app.start(reconcile, "recon-1", day="2026-11-28"), str)
+    assert_type(app.start(reconcile, "recon-1", day="2026-11-28", queue="mail", priority=-1, not_before="PT1M"), str)
     assert_type(match_orders.fn(day="d"), list[dict[str, Any]])
     case = app.case("recon-1:7")
     app.settle(case.id, Happened({"id": "s"}), by="kim", why="seen in the ERP", shown=case.hash)

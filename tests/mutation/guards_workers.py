@@ -1,0 +1,83 @@
+"""The guards of workers: name, file, old text, new text, tests (`guards.Guard`)."""
+
+from __future__ import annotations
+
+TABLES, LITE, WORKER = "store/sql/postgres/0001.sql", "store/sql/sqlite.sql", "worker.py"
+DUE = "store/test_due.py::test_"
+QUEUES = "tasks/test_queues.py::test_"
+WAKES = "workers/test_wakes.py::test_"
+
+WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "PostgreSQL: a look passes over what another worker is claiming",
+        TABLES,
+        "    FOR UPDATE SKIP LOCKED\n",
+        "",
+        (DUE + "a_task_that_another_worker_is_claiming_is_passed_over_without_waiting",),
+    ),
+    (
+        "PostgreSQL: no worker takes a task before its time",
+        TABLES,
+        "OR task.wake_at <= v_now\n        OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits "
+        "AND state <> 'open'))\n      )\n      AND strpos(task.task_id, '/') = 0",
+        "OR true\n      )\n      AND strpos(task.task_id, '/') = 0",
+        (DUE + "nothing_is_given_before_its_time_and_the_next_time_is_told",),
+    ),
+    (
+        "PostgreSQL: an accept tells the workers",
+        TABLES,
+        "  PERFORM {{schema}}.tell_1();\n  RETURN true;",
+        "  RETURN true;",
+        (WAKES + "a_worker_is_woken_by_what_another_process_does_and_not_by_its_next_look",),
+    ),
+    (
+        "PostgreSQL: a thaw tells the workers",
+        TABLES,
+        "DELETE FROM {{schema}}.freezes WHERE step = c->>'step';\n        PERFORM {{schema}}.tell_1();",
+        "DELETE FROM {{schema}}.freezes WHERE step = c->>'step';",
+        (WAKES + "a_worker_is_woken_by_what_another_process_does_and_not_by_its_next_look",),
+    ),
+    (
+        "a listener looks for what it missed",
+        "store/pg/listening.py",
+        "self._wake()  # of what was said before nobody has heard",
+        "pass",
+        (WAKES + "a_listener_whose_connection_was_cut_listens_again_and_looks_for_what_it_missed",),
+    ),
+    (
+        "a worker takes only its queues",
+        LITE,
+        "AND (?2 IS NULL OR queue IN (SELECT value FROM json_each(?2)))\n  AND (\n    (wake_at IS NULL AND status <> 'needs_human')\n"
+        "    OR wake_at <= ?4",
+        "AND (\n    (wake_at IS NULL AND status <> 'needs_human')\n    OR wake_at <= ?4",
+        (QUEUES + "a_worker_takes_only_its_queues_and_the_smaller_priority_first",),
+    ),
+    (
+        "a worker claims no more than it has places for",
+        WORKER,
+        "room = self.concurrency - len(self._running())",
+        "room = 1000",
+        ("tasks/test_tasks_worker.py::test_a_worker_runs_no_more_tasks_at_once_than_its_concurrency",),
+    ),
+    (
+        "after the wait for a thread the lease is looked at again",
+        "drivers.py",
+        'if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):',
+        "if False:",
+        ("postgres/test_takeover.py::test_a_write_that_waited_for_a_thread_until_another_owner_had_its_task_is_not_sent",),
+    ),
+    (
+        "a call that is given up gives its thread's place back",
+        "drivers.py",
+        "        free.release()",
+        "        pass",
+        ("tasks/test_seats.py::test_calls_that_hang_and_are_given_up_give_their_seats_back",),
+    ),
+    (
+        "sync calls of async tasks have a bounded number of threads",
+        "turns.py",
+        "asyncio.Semaphore(SEATS)",
+        "asyncio.Semaphore(1000)",
+        ("tasks/test_seats.py::test_no_more_sync_calls_run_at_once_than_there_are_seats",),
+    ),
+)
