@@ -57,7 +57,7 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         WORKER,
         "room = self.concurrency - len(self._running())",
         "room = 1000",
-        ("tasks/test_tasks_worker.py::test_a_worker_runs_no_more_tasks_at_once_than_its_concurrency",),
+        (WAKES + "a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run",),
     ),
     (
         "after the wait for a thread the lease is looked at again",

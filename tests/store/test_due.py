@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -150,7 +151,13 @@ def test_a_task_that_another_worker_is_claiming_is_passed_over_without_waiting(s
         accept(store, clock, f"t{number}")
     with psycopg.connect(store.place.conninfo) as other:
         other.execute(f"SELECT 1 FROM {store.place.schema}.tasks WHERE task_id IN ('t0', 't2') FOR UPDATE".encode())  # another worker
-        assert look(store, clock, limit=2) == ["t1", "t3"]
+        looking = ThreadPoolExecutor(1)
+        seen = looking.submit(look, store, clock, 2)
+        try:
+            assert seen.result(10) == ["t1", "t3"]
+        finally:
+            other.rollback()
+            looking.shutdown()
 
 
 @pytest.mark.parametrize("make_store", ["postgres"], indirect=True)

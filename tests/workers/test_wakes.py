@@ -142,3 +142,28 @@ def cost(store: Any) -> tuple[int, int]:
             asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'doubtless'"
             connections = other.execute(asked).fetchone()[0]  # type: ignore[index]
     return connections, threading.active_count()
+
+
+def test_a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run(make_app: MakeApp) -> None:
+    app = make_app()
+    full, go_on = threading.Semaphore(0), threading.Event()
+
+    @app.step(effect="read")
+    def busy() -> int:
+        full.release()
+        assert go_on.wait(20)
+        return 1
+
+    @app.task
+    def working() -> int:
+        return busy()
+
+    for number in range(6):
+        app.start(working, f"t{number}")
+    with app.worker(concurrency=2) as worker:
+        assert full.acquire(timeout=20)
+        assert full.acquire(timeout=20)
+        assert worker._claim_due() == 0
+        assert sum(head.owner is not None for head in app.tasks()) == 2
+        go_on.set()
+        until(lambda: {head.status for head in app.tasks()} == {"done"}, "the end of all")
