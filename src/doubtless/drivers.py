@@ -113,8 +113,8 @@ def wait(run: Run, request: Wait) -> None:
         run.stop.wait(request.until / 1e6)
         run.log.refresh()
         return
-    if request.branches and run.loop is not None:  # in this thread they cannot go on before this call has returned
-        raise run.park(request.why)
+    if request.branches and run.loop is not None:  # in this thread nothing of it goes on before this call has returned
+        raise run.park(request.why, until=request.later, awaits=request.awaits)
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store

@@ -108,10 +108,11 @@ def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Reques
     """Wait for the holder to be settled: in place while its owner is at work on it, else parked."""
     why, until, at_work = standing(holder, now)
     pause = min(POLL << min(polls, 10), POLL_MAX)
+    awaits = holder.key.once if holder.key.state == "open" else None
     if at_work and run.may_wait(now.wall + pause):
-        yield Wait(now.wall + pause, why)
+        yield Wait(now.wall + pause, why, branches=True, later=until, awaits=awaits)
         return
-    raise run.park(why, until=until, awaits=holder.key.once if holder.key.state == "open" else None)
+    raise run.park(why, until=until, awaits=awaits)
 
 
 def standing(holder: Holder, now: Instant) -> tuple[str, int, bool]:

@@ -61,3 +61,10 @@ def test_a_result_is_recorded_also_when_a_person_answers_its_case_at_that_moment
     nodes = (Together((first, second, third)),)
     for schedule in range(8, 16):
         assert simulate(Scenario(nodes, answers=("truth", "abandon", "slowly"), schedule=schedule)).wrong == []
+
+
+def test_a_sync_step_that_waits_for_a_business_key_does_not_keep_the_event_loop_from_its_holder() -> None:
+    """It looked again and again, in the loop's thread, at a holder that needed the loop: for ever."""
+    nodes = (Together(((Write("once"),), (Write("once", plain=True),))),)
+    for schedule in range(8):
+        assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
