@@ -90,16 +90,18 @@ class Wait:
 
     `beside`: for so many microseconds of real time: other branches of the pass go on, and it must not park before they wait.
     `seen`: how far the log was read before this was asked; another branch may take in what comes after it.
+    `since`: when `until` was reckoned; a clock that is set between then and the wait does not stretch it.
     `branches`: it waits for what may run on the same event loop, which a sync step would keep from going on: there it parks,
     until `later` (the time to look again), or until the business key that it `awaits` moves.
     """
 
-    __slots__ = ("awaits", "beside", "branches", "later", "seen", "until", "why")
+    __slots__ = ("awaits", "beside", "branches", "later", "seen", "since", "until", "why")
 
     def __init__(
         self, until: int, why: str, *, beside: bool = False, seen: int | None = None, branches: bool = False,
-        later: int | None = None, awaits: str | None = None,
+        later: int | None = None, awaits: str | None = None, since: Instant | None = None,
     ) -> None:  # fmt: skip
+        self.since = since
         self.later = later
         self.awaits = awaits
         self.seen = seen

@@ -118,7 +118,7 @@ def wait(run: Run, request: Wait) -> None:
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
-    begun, seen = store.now(), run.log.seq if request.seen is None else request.seen
+    begun, seen = request.since or store.now(), run.log.seq if request.seen is None else request.seen
     while not run.stop.is_set():
         left = request.until - begun.wall - elapsed_most(begun, store.now())
         if left <= 0 or run.log.refresh() or run.log.seq != seen:
@@ -224,7 +224,7 @@ async def await_time(run: Run, request: Wait) -> None:
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)
     store = run.runtime.store
-    begun, seen = store.now(), run.log.seq if request.seen is None else request.seen
+    begun, seen = request.since or store.now(), run.log.seq if request.seen is None else request.seen
     while True:
         left = request.until - begun.wall - elapsed_most(begun, store.now())
         if left <= 0 or run.log.refresh() or run.log.seq != seen:

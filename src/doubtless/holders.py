@@ -110,7 +110,7 @@ def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Reques
     pause = min(POLL << min(polls, 10), POLL_MAX)
     awaits = holder.key.once if holder.key.state == "open" else None
     if at_work and run.may_wait(now.wall + pause):
-        yield Wait(now.wall + pause, why, branches=True, later=until, awaits=awaits)
+        yield Wait(now.wall + pause, why, branches=True, later=until, awaits=awaits, since=now)
         return
     raise run.park(why, until=until, awaits=awaits)
 

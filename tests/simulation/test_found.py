@@ -68,3 +68,10 @@ def test_a_sync_step_that_waits_for_a_business_key_does_not_keep_the_event_loop_
     nodes = (Together(((Write("once"),), (Write("once", plain=True),))),)
     for schedule in range(8):
         assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
+
+
+def test_a_clock_that_is_set_back_between_a_decision_and_its_wait_does_not_stretch_the_wait() -> None:
+    """A backoff of a second became one of two hours, in place."""
+    nodes = (Together(((Write(calls=(Call("dropped"),)),), (Write(), Write("window")))),)
+    for at in range(20, 30):
+        assert simulate(Scenario(nodes, faults=(Fault("jump", at, seconds=-7200.0),))).wrong == []
