@@ -38,6 +38,20 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (WAKES + "a_worker_is_woken_by_what_another_process_does_and_not_by_its_next_look",),
     ),
     (
+        "PostgreSQL: a business key that is settled tells the workers",
+        TABLES,
+        "IF EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE awaits = c->>'once') THEN",
+        "IF false THEN",
+        (WAKES + "the_end_of_a_step_that_holds_a_business_key_wakes_a_worker_whose_task_waits_for_it",),
+    ),
+    (
+        "a listener listens at the direct URL",
+        "store/pg/listening.py",
+        "direct = self._place.direct",
+        'direct = ""',
+        (WAKES + "behind_a_pooler_a_worker_listens_at_the_direct_url",),
+    ),
+    (
         "a listener looks for what it missed",
         "store/pg/listening.py",
         "self._wake()  # of what was said before nobody has heard",

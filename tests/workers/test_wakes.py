@@ -167,3 +167,56 @@ def test_a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run(make_app: M
         assert sum(head.owner is not None for head in app.tasks()) == 2
         go_on.set()
         until(lambda: {head.status for head in app.tasks()} == {"done"}, "the end of all")
+
+
+@only_postgres
+def test_the_end_of_a_step_that_holds_a_business_key_wakes_a_worker_whose_task_waits_for_it(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubtless.worker, "POLL", HOUR)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def make() -> tuple[Doubtless, Any]:
+        app = make_app()
+
+        @app.step(effect="non_idem_write", once="refund:{order}", timeout="PT1H")
+        def refund(order: str) -> str:
+            inside.set()
+            assert go_on.wait(20)
+            return order
+
+        @app.task
+        def refunding(order: str) -> str:
+            return refund(order)
+
+        return app, refunding
+
+    (here, waiting), (there, first) = make(), make()
+    run = threading.Thread(target=there.run, args=(first, "first"), kwargs={"order": "A-17"}, daemon=True)
+    run.start()
+    assert inside.wait(20)
+    with here.worker() as worker:
+        listening(worker)
+        here.start(waiting, "second", order="A-17")
+        until(lambda: here.store.head("second").awaits is not None, "the wait for the key")  # type: ignore[union-attr]
+        until(lambda: not worker._running(), "the end of its run")
+        go_on.set()
+        until(lambda: status(here, "second") == "done", "the end of the second")
+    run.join(20)
+
+
+@only_postgres
+def test_behind_a_pooler_a_worker_listens_at_the_direct_url(make_app: MakeApp, url: str) -> None:
+    from urllib.parse import quote
+
+    from doubtless.store.pg.place import place_of
+
+    conninfo = place_of(url).conninfo
+    direct = f"{conninfo}{'&' if '?' in conninfo else '?'}application_name=straight"
+    app = Doubtless(f"{url}&direct={quote(direct, safe='')}")
+    with app.worker() as worker:
+        listening(worker)
+        with psycopg.connect(conninfo) as other:
+            asked = "SELECT query FROM pg_stat_activity WHERE application_name = 'straight'"
+            assert [query.split()[0] for (query,) in other.execute(asked).fetchall()] == ["LISTEN"]
+    app.close()
