@@ -83,7 +83,8 @@ def run_step(
         match action:
             case Call():
                 if record is None and log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8
-                    yield Wait(now.wall + 50_000, "another step is in doubt", branches=True)
+                    yield Wait(now.wall + min(50_000 << polls, 1_000_000), "another step is in doubt", branches=True)
+                    polls = min(polls + 1, 10)
                     continue
                 assert definition is not None
                 turn = 0

@@ -70,8 +70,8 @@ def test_a_sync_step_that_waits_for_a_business_key_does_not_keep_the_event_loop_
         assert simulate(Scenario(nodes, is_async=True, schedule=schedule)).wrong == []
 
 
-def test_a_clock_that_is_set_back_between_a_decision_and_its_wait_does_not_stretch_the_wait() -> None:
-    """A backoff of a second became one of two hours, in place."""
+def test_a_branch_beside_a_doubt_that_takes_an_hour_looks_less_and_less_often() -> None:
+    """It looked twenty times a second until the absence counted, which a clock that was set back had put off."""
     nodes = (Together(((Write(calls=(Call("dropped"),)),), (Write(), Write("window")))),)
     for at in range(20, 30):
         assert simulate(Scenario(nodes, faults=(Fault("jump", at, seconds=-7200.0),))).wrong == []

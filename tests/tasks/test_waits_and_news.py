@@ -8,12 +8,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds, only_case, raised, rows, until
 
 from doubtless import Abandon, Doubtless, NeedsHuman, Pending, Several, TaskWaiting, Unclear, UsageError
+from doubtless.calls import Wait
+from doubtless.drivers import wait
 from doubtless.errors import AnswerRefused
 from doubtless.events import Kind
 from doubtless.testing import FakeClock
@@ -361,3 +364,18 @@ def test_a_child_that_comes_back_out_of_a_step_ends_there_and_nothing_of_it_is_r
     assert (tmp_path / "effects").read_text().split("\n")[:-1] == ["forker", "pay", "code ended"]
     assert ("is recorded, and it ends here" in done.stderr) == (way != "exits")
     assert ("ValueError: in the child" in done.stderr) == (way == "raises")
+
+
+def test_a_clock_that_is_set_back_between_a_decision_and_its_wait_does_not_stretch_the_wait() -> None:
+    clock = SetClock()
+    decided = clock.now()
+    until = decided.wall + 2_000_000
+    clock.set_by(-HOUR)
+    begun = clock.monotonic()
+    run: Any = SimpleNamespace(
+        loop=None, stop=threading.Event(), check=lambda: None, may_wait=lambda at: True,
+        log=SimpleNamespace(seq=1, refresh=lambda: False),
+        runtime=SimpleNamespace(store=SimpleNamespace(now=clock.now), pause=clock.pause),
+    )  # fmt: skip
+    wait(run, Wait(until, "a backoff", since=decided))
+    assert clock.monotonic() - begun < 3
