@@ -171,6 +171,7 @@ class Play:
         self.seen: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.risks: set[tuple[str, str]] = set()
+        self.in_flight: dict[tuple[str, int], int] = {}  # since when a person sees a case's attempt without an end
         self.said: set[str] = set()
         self.answered = 0
         self.apps: dict[int, Doubtless] = {}
@@ -300,7 +301,8 @@ class Play:
         store = self.apps[process.pid]._store
         owner = store._store._owner.id if isinstance(store, ProcessStore) else None
         if owner is not None:
-            os.unlink(f"{self.folder}/s.db.owners/{owner}")
+            with contextlib.suppress(FileNotFoundError):  # it was taken away before
+                os.unlink(f"{self.folder}/s.db.owners/{owner}")
             self.seen["an owner taken for dead"] += 1
 
     def trouble_of(self, process: Process) -> str | None:
@@ -491,6 +493,11 @@ class Play:
             return None
         if self.seen["an owner taken for dead"] and self.kernel.now < self.asked_at[case.id] + 120 * SECOND:
             return None  # it may be just about to send: nobody outside can know
+        attempts = case.evidence["attempts"]
+        if attempts and attempts[-1]["outcome"] == "in flight":  # the same, and the case says so
+            seen = self.in_flight.setdefault((case.id, len(attempts)), self.kernel.now)
+            if self.kernel.now < seen + 120 * SECOND:
+                return None
         return DidNotHappen("fail" if plan == "fail" else "retry")
 
 
