@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import host
 from .children import root_of
-from .errors import DoubtlessError, StoreDamaged
+from .errors import DoubtlessError, StaleEpoch, StoreDamaged, StoreError
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
 from .runs import raised_on
 from .standing import BETWEEN, SESSION, UNREAD, is_idle
@@ -265,7 +265,7 @@ class Worker:
         try:
             run = self._claimed(task_id, claim)
             if run is not None:
-                self._end(task_id, self._runs.carry(run).error)
+                self._end(task_id, self._runs.carry(run).error, run.trouble)
         except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
             self._end(task_id, error)
         finally:
@@ -276,7 +276,7 @@ class Worker:
         try:
             run = self._claimed(task_id, claim)
             if run is not None:
-                self._end(task_id, (await self._runs.acarry(run)).error)
+                self._end(task_id, (await self._runs.acarry(run)).error, run.trouble)
         except BaseException as error:  # noqa: BLE001
             self._end(task_id, error)
         finally:
@@ -296,10 +296,12 @@ class Worker:
                 return None  # somebody was faster, or the store is away: the next look finds it
             raise
 
-    def _end(self, task_id: str, error: BaseException | None) -> None:
-        """Note how a run ended, unless the log says it: parked, failed or done."""
+    def _end(self, task_id: str, error: BaseException | None, trouble: BaseException | None = None) -> None:
+        """Note how a run ended, unless the log says it: parked, failed or done. `trouble`: what cut it off."""
         with self._lock:
             self.ran += 1
+        if isinstance(trouble, StoreError | StaleEpoch):  # cut off: a child for which it was resumed may not have had its turn
+            self._tried = {child: at for child, at in self._tried.items() if root_of(child) != task_id}
         if isinstance(error, StoreDamaged):  # no log says it: it takes no row any more
             self._damaged[task_id] = self.app.clock.monotonic()
             self._note(error)

@@ -75,3 +75,12 @@ def test_a_branch_beside_a_doubt_that_takes_an_hour_looks_less_and_less_often() 
     nodes = (Together(((Write(calls=(Call("dropped"),)),), (Write(), Write("window")))),)
     for at in range(20, 30):
         assert simulate(Scenario(nodes, faults=(Fault("jump", at, seconds=-7200.0),))).wrong == []
+
+
+def test_a_child_whose_run_a_failing_store_has_cut_off_is_tried_again_by_the_worker() -> None:
+    """Its parent had been resumed for it once, which the worker took for enough: the doubt in it was silent, for ever."""
+    calls = (Call("late", after=1.0), Call("raises"), Call("late", after=1.0))
+    nodes = (Child((Write("key", calls=calls), Write(calls=(Call("handle"),)))),)
+    for at in range(18, 23):
+        faults = (Fault("unlock", at), Fault("after", 16, times=40))
+        assert simulate(Scenario(nodes, faults, is_async=True, host="worker")).wrong == []
