@@ -31,7 +31,7 @@ def invoke(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
 
 def drive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:
     """Run the step at `path` in this thread; where nothing is logged and no step is open, straight to its call."""
-    if not run.log.open and not run.suspect and given.once is None:
+    if not run.log.open and not run.suspect and given.once is None and run.log.undo_by is None:
         try:
             request = begin_call(run, definition, definition.effective, path, given, None, FIRST, run.runtime.store.now())
             done = None if request is None else finish_call(request.frame, call_here(run, request))

@@ -120,6 +120,28 @@ def test_where_the_deadline_has_passed_while_it_was_down_nothing_is_sent_and_a_p
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_killed_while_it_undoes_and_down_until_after_the_deadline_nothing_more_is_sent(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "0").mkdir()
+    whole = Program(tmp_path / "0", World(), shape)
+    whole.run()
+    whole.app.close()
+    first = whole.points.index("after TaskParked") + 1
+    every = 1 if shape == "undone by a task" else 5
+    for kill_at in range(first, len(whole.points) + 1, every):
+        (tmp_path / str(kill_at)).mkdir()
+        program = Program(tmp_path / str(kill_at), World(), shape, kill_at=kill_at, compensate_deadline="PT10M")
+        with pytest.raises(Killed):
+            program.app.run(program.task, "t")
+        sent = len(program.world.calls)
+        program.clock.advance("PT11M")
+        error, _ = to_the_end(program)
+        where = f"killed at {kill_at}: {whole.points[kill_at - 1]}"
+        assert len(program.world.calls) == sent, where
+        assert error.status == "compensated", where
+        program.app.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_killed_at_every_point_everything_is_undone_once_and_nothing_is_forgotten(tmp_path: Path, shape: str) -> None:
     (tmp_path / "0").mkdir()
     whole = Program(tmp_path / "0", World(), shape)
