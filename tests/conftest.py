@@ -1,12 +1,20 @@
-"""What the tests of several folders share: a PostgreSQL server of their own, started when the first test asks for it."""
+"""What the tests of several folders share: a PostgreSQL server of their own, started when the first test asks for it.
+
+Whoever runs the tests in a shell's background has Ctrl-C ignored, which every process inherits: the programs of the tests that
+are sent one would wait for ever. So it is taken out of what they inherit.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from tests.postgres.server import MISSING, Server, servers
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
