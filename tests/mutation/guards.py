@@ -97,8 +97,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "of a restored log, no first write goes straight to its call",
         "drivers.py",
-        "if not run.log.open and not run.suspect and given.once is None:",
-        "if not run.log.open and given.once is None:",
+        "if not run.log.open and not run.suspect and given.once is None and",
+        "if not run.log.open and given.once is None and",
         (BAD + "in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case",),
     ),
     Guard(

@@ -311,8 +311,8 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
 
     original, begin_call = executor.call_params, executor.begin_call
 
-    def begun_or_not(run: Any, definition: Any, *args: Any) -> Any:
-        request = begin_call(run, definition, *args)
+    def begun_or_not(run: Any, definition: Any, *args: Any, **options: Any) -> Any:
+        request = begin_call(run, definition, *args, **options)
         if definition.name == "tell" and request is None:
             refused_or_called.set()
         return request

@@ -395,7 +395,7 @@ def test_a_worker_dies_with_its_process_and_without_a_word(shop: Shop, h: Harnes
     with h.app.worker(concurrency=2) as worker:
         shop.app.on_case(lambda case: None)
         h.app.start(shop.one, "r1", row=7)
-        while shop.world.count() == 0 or worker._threads:
+        while shop.world.count() == 0 or worker._busy:
             dead.wait(0.005)
         assert kinds(h, "r1") == ["TaskAccepted", "TaskClaimed", "StepIntended"]
     assert h.run(shop.one, "r1", row=7) == "sheet-1"
