@@ -24,6 +24,7 @@ from doubtless import (
     Rejected,
     StepFailed,
     TaskFailed,
+    drivers,
     executor,
     injected,
 )
@@ -325,7 +326,8 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
         return original(runtime, definition, text)
 
     monkeypatch.setattr(executor, "call_params", prepared)
-    monkeypatch.setattr(executor, "begin_call", begun_or_not)
+    for module in (executor, drivers):
+        monkeypatch.setattr(module, "begin_call", begun_or_not)
     app.on_case(lambda case: refused_or_called.wait(PATIENCE))  # until then the run does not park for the doubt
 
     @app.task
