@@ -194,7 +194,7 @@ def begin_call(
         leases = run.runtime.leases
         if leases is not None and not outlives(leases, frame):
             return None
-    return request if in_time(frame) else None
+    return request if (policy.undo_by is None and record is None) or in_time(frame) else None
 
 
 def may_call(frame: Frame) -> bool:

@@ -289,18 +289,18 @@ class Pass:
 
     def enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
         """Check what the log holds at this place against what the code asks for; the settled step, if it is one."""
+        settled = self.log.settled.pop(path, None)
+        if settled is not None and settled.input_hash == given.digest and settled.name == definition.name:
+            return settled
         try:
-            return self._enter(definition, path, given)
+            return self._enter(definition, path, given, settled)
         except StoreError as error:  # content that cannot be read: task code must not take it for the step's failure
             raise self.broken(error) from error
 
-    def _enter(self, definition: StepDefinition, path: str, given: Input) -> Settled | None:
-        settled = self.log.settled.pop(path, None)
-        if settled is not None:
-            if settled.input_hash != given.digest or settled.name != definition.name:
-                self.log.settled[path] = settled
-                self.diverge(definition, path, given, settled.name)
-            return settled
+    def _enter(self, definition: StepDefinition, path: str, given: Input, drifted: Settled | None) -> Settled | None:
+        if drifted is not None:
+            self.log.settled[path] = drifted
+            self.diverge(definition, path, given, drifted.name)
         if path in self.log.open:
             record = self.log.record(path)
             if record is not None and (record.input_hash != given.digest or record.name != definition.name):
