@@ -94,9 +94,14 @@ def digest_of(task_id: str, event_seq: int, hashed: bytes, form: int, content: s
     return sha256(f"{task_id}\0{event_seq}\0{hashed.hex()}\0{form}\0{content}".encode()).digest()
 
 
+def is_well_formed(snapshot: Snapshot) -> bool:
+    """Whether its columns are what they are declared as: in a damaged file a row may hold anything."""
+    return tuple(map(type, snapshot[:5])) == (str, int, bytes, int, str)
+
+
 def fault_of(snapshot: Snapshot, row: Event | None) -> str | None:
     """Why a snapshot is not used, or None. `row`: the row of its task at its place."""
-    if digest_of(*snapshot[:5]) != snapshot.digest:
+    if not is_well_formed(snapshot) or digest_of(*snapshot[:5]) != snapshot.digest:
         return "it is damaged"
     if snapshot.format != FORMAT:
         return f"it has format {snapshot.format}, and this version makes {FORMAT}"

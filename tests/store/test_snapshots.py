@@ -7,7 +7,7 @@ from store_ground import Begin, MakeStore, TurnClock, Writer, only_sqlite, settl
 
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event
-from doubtless.snapshots import FORMAT, Snapshot, digest_of
+from doubtless.snapshots import FORMAT, Snapshot, digest_of, fault_of
 from doubtless.store.base import Store
 
 
@@ -121,3 +121,12 @@ def test_rows_at_gives_these_rows_in_order_and_leaves_out_what_is_not_there(w: W
 def test_the_outline_after_a_place_begins_behind_it(w: Writer, store: Store) -> None:
     assert [row[0] for row in store.outline("recon-1", after=4)] == [5, 6]
     assert len(store.outline("recon-1")) == 6
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_a_snapshot_whose_columns_hold_something_else_is_damaged_and_nothing_breaks_on_it(column: int) -> None:
+    whole = ["recon-1", 3, b"x" * 32, 1, "{}"]
+    for other in (None, 1.5, b"y", "z"):
+        columns = [other if at == column and type(other) is not type(was) else was for at, was in enumerate(whole)]
+        if columns != whole:
+            assert fault_of(Snapshot(*columns, b"d" * 32), None) == "it is damaged"  # type: ignore[arg-type]

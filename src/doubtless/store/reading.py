@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from ..events import Event, row_hash, upcast
-from ..snapshots import Snapshot, fault_of
+from ..snapshots import Snapshot, fault_of, is_well_formed
 from .base import CaseRow, Head, KeyRow, Outline
 from .chain import KEPT, START, Linked, as_events, as_head, check_last, check_pairs, follow, links_of
 from .refusals import unknown
@@ -156,6 +156,8 @@ class Reading:
         """The task's newest snapshot (below a place) that fits its log, or None (`base.Store.usable_snapshot`)."""
         while (found := self._link.one(self._queries["snapshot"], (task_id, below))) is not None:
             snapshot = Snapshot._make(found)
+            if not is_well_formed(snapshot):  # nor is its place, below which one could look on
+                return None
             rows = self.rows_at(task_id, [snapshot.event_seq])
             if fault_of(snapshot, rows[0] if rows else None) is None:
                 return snapshot
