@@ -128,6 +128,22 @@ def test_a_text_that_is_no_utf8_is_damage(begin: Begin, store: SqliteStore, make
     assert store.verify()
 
 
+@pytest.mark.parametrize("where", ["meta SET blobs", "events SET step_name"])
+def test_a_store_with_a_text_that_is_no_utf8_is_told_by_recover_as_damaged(
+    begin: Begin, store: SqliteStore, clock: TurnClock, where: str
+) -> None:
+    w = begin()
+    w.append(intended("recon-1", clock(), w.epoch, 1))
+    db = store._link._connection
+    assert db is not None
+    db.execute("DROP TRIGGER events_no_update")
+    db.execute(f"UPDATE {where} = CAST(x'9a' AS TEXT)")
+    store.close()
+    with pytest.raises(StoreDamaged, match="damaged") as told:
+        recover(store.path, clock=clock, accept=False)
+    assert told.value.hint
+
+
 def test_a_text_that_is_no_text_can_be_asked_for_by_nobody(store: SqliteStore) -> None:
     with pytest.raises(UsageError, match="lone surrogate"):
         store.head("\ud800")

@@ -17,7 +17,7 @@ from ..events import STORE_TASK, Event, Instant, row_hash, seal, upcast
 from . import schema
 from .applying import apply
 from .folder import Hooks, sync_directory
-from .link import constant_retry, first
+from .link import constant_retry, first, no_text
 from .mark import READY, Mark, MarkFile, Unfit
 from .opening import Place, build, connect, misfit
 from .owners import Randomness, describe, how_to_end, living
@@ -79,7 +79,10 @@ def recover(
     refuse_bad_place(path, file_system, read_only=not accept)
     place = Place(path, MarkFile(path + ".mark", hooks), clock, randomness, None, 30.0, hooks, file_system)
     mark = place.mark.read()
-    found = _gone(place, mark) or _judge(place, mark)
+    try:
+        found = _gone(place, mark) or _judge(place, mark)
+    except UnicodeDecodeError as error:
+        raise no_text(error, path) from error
     if not accept:
         return found
     if not by or not why:
@@ -198,7 +201,7 @@ def salvage(path: str) -> Salvage:
                 for row in db.execute(statement):
                     event = upcast(row)
                     found[event.task_id, event.event_seq] = event
-            except (apsw.Error, DoubtlessError, TypeError) as error:
+            except (apsw.Error, DoubtlessError, TypeError, UnicodeDecodeError) as error:
                 damage = damage or str(error)
         damage = damage or _check(db)
     finally:
@@ -210,6 +213,6 @@ def salvage(path: str) -> Salvage:
 def _check(db: apsw.Connection) -> str:
     try:
         said = [str(row[0]) for row in db.execute("PRAGMA integrity_check(1)")]
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         return str(error)
     return "" if said == ["ok"] else said[0]
