@@ -9,6 +9,7 @@ from . import canonical
 from .calls import Runtime
 from .drift import definition_changes
 from .effects import PolicyChange
+from .errors import StoreDamaged
 from .events import UNDO, Effect, Event, Kind, StepStatus
 from .fold import StepRecord, case_id, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
@@ -91,6 +92,8 @@ class TaskView(NamedTuple):
 def view(runtime: Runtime, head: Head) -> TaskView:
     """Everything that `show` tells of a task."""
     rows = runtime.store.rows(head.task_id)
+    if not rows:
+        raise StoreDamaged(f"task {head.task_id} has a head and no rows in the log", hint="doubtless verify", task=head.task_id)
     records = fold_steps(rows)
     by_path: dict[str, list[Event]] = {}
     for row in rows:

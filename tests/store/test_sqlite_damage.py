@@ -144,6 +144,16 @@ def test_a_store_with_a_text_that_is_no_utf8_is_told_by_recover_as_damaged(
     assert told.value.hint
 
 
+def test_content_that_is_no_content_is_not_what_was_written(begin: Begin, store: SqliteStore) -> None:
+    begin()
+    db = store._link._connection
+    assert db is not None
+    db.execute("DROP TABLE blobs")
+    db.execute("CREATE TABLE blobs (digest BLOB PRIMARY KEY, content ANY)")
+    db.execute("INSERT INTO blobs VALUES (?, 'text')", (b"d" * 32,))
+    assert store.blob(b"d" * 32) == b""
+
+
 def test_a_text_that_is_no_text_can_be_asked_for_by_nobody(store: SqliteStore) -> None:
     with pytest.raises(UsageError, match="lone surrogate"):
         store.head("\ud800")

@@ -263,3 +263,19 @@ def test_a_task_whose_log_is_damaged_is_in_the_inbox_and_hides_no_other(make: Ma
     (doubt,) = inbox.doubts
     assert doubt.task_id == "t-1"
     assert "damaged" in doubt.why
+
+
+def test_a_task_whose_rows_are_gone_is_told_as_damaged_when_it_is_shown(tmp_path: Path) -> None:
+    app = Doubtless(f"sqlite:///{tmp_path / 'gone.db'}")
+
+    @app.task
+    def nothing() -> int:
+        return 1
+
+    assert app.run(nothing, "t") == 1
+    db = app.store._link._connection  # type: ignore[attr-defined]
+    db.execute("DROP TRIGGER events_no_delete")
+    db.execute("DELETE FROM events WHERE task_id = 't'")
+    with pytest.raises(StoreDamaged, match="no rows"):
+        app.show("t")
+    app.close()

@@ -150,7 +150,9 @@ class Reading:
     def blob(self, digest: bytes) -> bytes | None:
         """Content that the database itself holds; None when it does not."""
         row = self._link.one(self._queries["blob"], (digest,))
-        return None if row is None else bytes(row[0])
+        if row is None:
+            return None
+        return bytes(row[0]) if isinstance(row[0], bytes | memoryview) else b""  # what is no content has no content's digest
 
     def usable_snapshot(self, task_id: str, *, below: int | None = None) -> Snapshot | None:
         """The task's newest snapshot (below a place) that fits its log, or None (`base.Store.usable_snapshot`)."""
