@@ -276,6 +276,6 @@ def test_a_task_whose_rows_are_gone_is_told_as_damaged_when_it_is_shown(tmp_path
     db = app.store._link._connection  # type: ignore[attr-defined]
     db.execute("DROP TRIGGER events_no_delete")
     db.execute("DELETE FROM events WHERE task_id = 't'")
-    with pytest.raises(StoreDamaged, match="no rows"):
+    with pytest.raises(StoreDamaged):
         app.show("t")
     app.close()
