@@ -282,6 +282,9 @@ class Run(Protocol):
     def late(self, frame: Frame, reply: Returned | Raised) -> None:
         """Take the outcome of a call whose attempt was given up: evidence, and where possible the settlement."""
 
+    def offer_late(self) -> None:
+        """Offer again what late calls said and the store did not take: that they have ended is waited for."""
+
 
 current: contextvars.ContextVar[object] = contextvars.ContextVar("doubtless_current", default=None)
 """The scope (`passes.Scope`) whose task code is running, or the `Frame` of the step that is."""

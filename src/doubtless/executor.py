@@ -108,6 +108,7 @@ def run_step(
                 assert definition is not None and record is not None
                 yield from look_back(run, definition, policy, record)
             case WaitUntil():
+                run.offer_late()
                 yield Wait(action.at, f"{step} at {path}: {action.why}", seen=seen, since=now)
             case AskHuman() if record is None:
                 assert definition is not None

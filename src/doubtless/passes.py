@@ -13,7 +13,7 @@ from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import explained, first_difference, place_order, stored_params
 from .drivers import adrive, drive_step
 from .effects import StepDefinition
-from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, StoreError, UsageError
+from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, StoreError, StoreUnavailable, UsageError
 from .events import UNDO, Effect
 from .executor import due, run_step
 from .heldwrites import before_write
@@ -58,6 +58,7 @@ class Owner(Protocol):
     trouble: DoubtlessError | None
     fork: Fork | None
     children: set[TaskRun]
+    unsaid: list[Callable[[], None]]
 
     def leave_behind(self, frame: Frame) -> None:
         """A call goes on although nobody waits for it; of a write: the task stays owned until it has ended."""
@@ -275,15 +276,28 @@ class Pass:
         self.owner.leave_behind(frame)
 
     def late(self, frame: Frame, reply: Returned | Raised) -> None:
+        def store() -> None:
+            store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply)
+
+        def keep() -> None:
+            spill_late_news(self, frame, reply)
+            self.owner.unsaid.append(store)
+
         if frame.what == "call":
             try:
-                keep_trying(
-                    self,
-                    lambda: store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply),
-                    lambda: spill_late_news(self, frame, reply),
-                )
+                keep_trying(self, store, keep)
             finally:
                 self.owner.zombie_ended(frame)
+
+    def offer_late(self) -> None:
+        unsaid = self.owner.unsaid
+        while unsaid:
+            store = unsaid.pop()
+            try:
+                store()
+            except StoreUnavailable:
+                unsaid.append(store)
+                return
 
     # ------------------------------------------------------------ places
 

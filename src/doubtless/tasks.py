@@ -57,6 +57,7 @@ class TaskRun(Concluding):
         self.params = params
         self.wait_limit = wait_limit
         self.zombies: set[Frame] = set()
+        self.unsaid: list[Callable[[], None]] = []  # what late calls said and the store did not take, to be offered again
         self.children: set[TaskRun] = set()  # the runs of child tasks that this run makes
         self.concluded = False
         self.trouble: DoubtlessError | None = None

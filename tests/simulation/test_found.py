@@ -84,3 +84,10 @@ def test_a_child_whose_run_a_failing_store_has_cut_off_is_tried_again_by_the_wor
     for at in range(18, 23):
         faults = (Fault("unlock", at), Fault("after", 16, times=40))
         assert simulate(Scenario(nodes, faults, is_async=True, host="worker")).wrong == []
+
+
+def test_a_late_refusal_that_the_store_does_not_take_is_offered_again() -> None:
+    """That the running call had ended was lost, and a person's answer waited for its end for as long as the process lived."""
+    for at in range(22, 27):
+        nodes, faults = (Write(calls=(Call("refused", seconds=9.9),)),), (Fault("busy", at),)
+        assert simulate(Scenario(nodes, faults, schedule=1)).wrong == []
