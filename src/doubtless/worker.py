@@ -238,7 +238,8 @@ class Worker:
                 self.app._runs.give_back(claim)
             return 0
         self._setback.taken(head)
-        self._tried |= children
+        with self._lock:
+            self._tried |= children
         task = self.app.declared_tasks.get(head.task_name)
         try:
             if task is not None and task.code.is_async:
@@ -293,6 +294,7 @@ class Worker:
             if claim is not None:  # it would be renewed for ever, and nobody would run it
                 self._runs.give_back(claim)
             if isinstance(error, DoubtlessError) and not isinstance(error, StoreDamaged):
+                self._forget_tried(task_id)
                 return None  # somebody was faster, or the store is away: the next look finds it
             raise
 
@@ -301,12 +303,17 @@ class Worker:
         with self._lock:
             self.ran += 1
         if isinstance(trouble, StoreError | StaleEpoch):  # cut off: a child for which it was resumed may not have had its turn
-            self._tried = {child: at for child, at in self._tried.items() if root_of(child) != task_id}
+            self._forget_tried(task_id)
         if isinstance(error, StoreDamaged):  # no log says it: it takes no row any more
             self._damaged[task_id] = self.app.clock.monotonic()
             self._note(error)
         if error is not None and not isinstance(error, DoubtlessError) and raised_on(error):
             self._note(error)
+
+    def _forget_tried(self, task_id: str) -> None:
+        """The children for which this task was to be resumed have not had their turn."""
+        with self._lock:
+            self._tried = {child: at for child, at in self._tried.items() if root_of(child) != task_id}
 
     def _leave(self, task_id: str) -> None:
         with self._lock:

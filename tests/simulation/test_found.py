@@ -91,3 +91,10 @@ def test_a_late_refusal_that_the_store_does_not_take_is_offered_again() -> None:
     for at in range(22, 27):
         nodes, faults = (Write(calls=(Call("refused", seconds=9.9),)),), (Fault("busy", at),)
         assert simulate(Scenario(nodes, faults, schedule=1)).wrong == []
+
+
+def test_a_child_whose_parent_could_not_be_claimed_is_tried_again_by_the_worker() -> None:
+    """It counted as tried, although the store had refused the claim: a person's answer to it was slept through."""
+    nodes = (Write(), Child((Write("blind", calls=(Call("slow", after=1.0),)),)))
+    for at in range(46, 53):
+        assert simulate(Scenario(nodes, faults=(Fault("io", at),), host="worker")).wrong == []
