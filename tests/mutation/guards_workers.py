@@ -94,4 +94,18 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "asyncio.Semaphore(1000)",
         ("tasks/test_seats.py::test_no_more_sync_calls_run_at_once_than_there_are_seats",),
     ),
+    (
+        "a child whose parent could not be claimed does not count as tried",
+        WORKER,
+        "                self._forget_tried(task_id)\n                return None",
+        "                return None",
+        ("simulation/test_found.py::test_a_child_whose_parent_could_not_be_claimed_is_tried_again_by_the_worker",),
+    ),
+    (
+        "what a late call said and the store did not take is offered again",
+        "executor.py",
+        "                run.offer_late()\n",
+        "",
+        ("simulation/test_found.py::test_a_late_refusal_that_the_store_does_not_take_is_offered_again",),
+    ),
 )
