@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .guards_damage import DAMAGE
 from .guards_postgres import POSTGRES
+from .guards_sharing import SHARING
 from .guards_workers import WORKERS
 
 
@@ -1321,6 +1322,7 @@ GUARDS: tuple[Guard, ...] = (
     *(Guard(*entry) for entry in POSTGRES),
     *(Guard(*entry) for entry in DAMAGE),
     *(Guard(*entry) for entry in WORKERS),
+    *(Guard(*entry) for entry in SHARING),
     Guard(
         "the first write of a compensating task is held against its deadline",
         "drivers.py",
@@ -1347,14 +1349,14 @@ GUARDS: tuple[Guard, ...] = (
         "store/sqlite.py",
         "        if ticket.alone or not ticket.done:",
         "        if ticket.alone:",
-        ("store/test_sqlite_sharing.py::test_a_row_that_nobody_committed_is_written_when_it_is_asked_for",),
+        ("store/test_sharing.py::test_a_row_that_nobody_committed_is_written_when_it_is_asked_for",),
     ),
     Guard(
         "a row that is refused is taken out of the commit that it shares, and said",
         "store/sharing.py",
         "                except apsw.ConstraintError:  # only this statement is undone\n                    ticket.alone = True",
         "                except apsw.ConstraintError:\n                    pass",
-        ("store/test_sqlite_sharing.py::test_a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
+        ("store/test_sharing.py::test_a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
     ),
     Guard(
         "a result whose shared commit failed is recorded by itself",

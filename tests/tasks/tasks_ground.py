@@ -25,8 +25,8 @@ PATIENCE = 20.0
 class Deploys:
     """Apps on one store. `deploy()` is a new release of the program: nothing of the one before is in its memory."""
 
-    def __init__(self, folder: Path, clock: FakeClock) -> None:
-        self.url = f"sqlite:///{folder / 'tasks.db'}"
+    def __init__(self, folder: Path, clock: FakeClock, url: str | None = None) -> None:
+        self.url = url or f"sqlite:///{folder / 'tasks.db'}"
         self.clock = clock
         self.apps: list[Doubtless] = []
 

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows, statuses
 
 from doubtless import Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
 from doubtless.errors import DoubtlessError
 from doubtless.events import Kind
+from doubtless.store.pg.migrate import migrate
+from doubtless.store.postgres import PostgresStore
 from doubtless.store.sqlite import SqliteStore
+from doubtless.testing import FakeClock
 
 SIDE_BY_SIDE = 20
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def deploy(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Deploys]:
+    """Apps on one store of each kind; at the end it has to be sound."""
+    url = None
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_server").url(mark=str(tmp_path / "mark"))
+        migrate(url, state=str(tmp_path), namespace=b"tests")
+    deploys = Deploys(tmp_path, clock, url)
+    yield deploys
+    deploys.end()
 
 
 @pytest.fixture
@@ -25,23 +42,35 @@ def app(deploy: Deploys) -> Doubtless:
 
 
 class Commits:
-    """Counts the commits of an app's connection."""
+    """Counts the commits of an app's store: of a server, each statement that writes is one."""
 
     def __init__(self, app: Doubtless) -> None:
         app.store.info()
-        assert isinstance(app.store, SqliteStore)
-        connection = app.store._link._connection
-        assert connection is not None
         self.count = 0
-        connection.set_commit_hook(self._committed)
+        if isinstance(app.store, SqliteStore):
+            connection = app.store._link._connection
+            assert connection is not None
+            connection.set_commit_hook(self._committed)
+        else:
+            assert isinstance(app.store, PostgresStore)
+            self._write, app.store._link.write = app.store._link.write, self._counted  # type: ignore[method-assign]
 
     def _committed(self) -> bool:
         self.count += 1
         return False
 
+    def _counted(self, *args: Any) -> Any:
+        self.count += 1
+        return self._write(*args)
+
 
 def on_disk(app: Doubtless, task_id: str) -> list[str]:
     """The kinds of a task's rows, as another process would read them."""
+    if isinstance(app.store, PostgresStore):
+        place = app.store.place
+        with psycopg.connect(place.conninfo, options=f"-c search_path={place.schema}") as connection:
+            found = connection.execute("SELECT kind FROM events WHERE task_id = %s ORDER BY event_seq", (task_id,)).fetchall()
+            return [str(kind) for (kind,) in found]
     assert isinstance(app.store, SqliteStore)
     other = apsw.Connection(app.store.path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
@@ -49,6 +78,21 @@ def on_disk(app: Doubtless, task_id: str) -> list[str]:
         return [str(kind) for (kind,) in found]
     finally:
         other.close()
+
+
+def full_disk(store: Any, full: bool) -> None:
+    """Let the store take no more rows; or let it again."""
+    if isinstance(store, SqliteStore):
+        store.limit_pages(1 if full else None)
+        return
+
+    def refuse(*_: Any) -> Any:
+        raise StoreUnavailable("no space left on device", written=False)
+
+    if full:
+        store._link.write = refuse
+    else:
+        store._link.__dict__.pop("write", None)
 
 
 def paying(app: Doubtless, world: World, steps: int = 3, seen: list[list[str]] | None = None) -> Any:
@@ -124,12 +168,13 @@ def test_threads_that_come_while_another_one_syncs_share_the_next_commit(app: Do
 
     met = threading.Barrier(SIDE_BY_SIDE)
     commits = Commits(app)
-    link = app.store._link  # type: ignore[attr-defined]
+    store = app.store
+    turn = store._link.lock if isinstance(store, SqliteStore) else store._sharing.turn  # type: ignore[attr-defined]
     held = threading.Event()
     waiting = app.store._sharing.waiting  # type: ignore[attr-defined]
 
     def hold() -> None:
-        with link.lock:
+        with turn:
             commits.count = 0
             held.set()
             for _ in range(10_000):  # until all results are there
@@ -212,7 +257,6 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
     app = deploy(store_patience=0.001)
     task = paying(app, world, steps=1)
     store = app.store
-    assert isinstance(store, SqliteStore)
     app.run(task, "warm", name="warm")
 
     async def together(at: int) -> list[Any]:
@@ -222,7 +266,7 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
             nonlocal turn
             turn += 1
             if turn == at:
-                store.limit_pages(1)
+                full_disk(store, True)
             flush()
 
         store.flush = full  # type: ignore[method-assign]
@@ -232,7 +276,7 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
             )
         finally:
             store.flush = flush  # type: ignore[method-assign]
-            store.limit_pages(None)
+            full_disk(store, False)
 
     for at in (1, 2):
         ended = asyncio.run(together(at))
@@ -300,8 +344,7 @@ def test_cancelled_while_its_result_waits_for_the_commit_a_write_is_done_and_the
 
 def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, world: World, tmp_path: Path) -> None:
     task = paying(app, world, steps=1)
-    store = app.store
-    assert isinstance(store, SqliteStore)
+    store: Any = app.store
 
     async def lost() -> None:
         flush = store.flush

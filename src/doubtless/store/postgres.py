@@ -9,7 +9,7 @@ from typing import NoReturn, cast
 from .. import host
 from ..errors import TaskBusy, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
-from ..fold import names_key, placing
+from ..fold import placing
 from ..snapshots import Snapshot
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
@@ -23,11 +23,12 @@ from .pg.opening import Gate
 from .pg.place import Place, name_of, place_of
 from .pg.rows import blob_arrays, changes_json, event_of, params_of, ref_in, rows_json, suspect_json
 from .pg.schema import SCHEMA, queries
+from .pg.sharing import Sharing
 from .projections import key_held, not_open, recovered, show_time
 from .reading import Reading
 from .refusals import frozen, moved, stale, unknown
-from .schema import PLAIN
 from .spill import Spill
+from .tickets import Ticket, is_plain
 
 
 class PostgresStore(Reading):
@@ -71,6 +72,10 @@ class PostgresStore(Reading):
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
         self._append = self._queries["append"]
+        self._sharing = Sharing(
+            self._link, self._queries["append_shared"], clock=clock, took=self._clock.take, standing=self._standing,
+            newest=self._wrote,
+        )  # fmt: skip
         self._chained = {}
 
     def _connections(self, limit: int, hooks: Hooks, *, read_only: bool) -> Link:
@@ -268,35 +273,65 @@ class PostgresStore(Reading):
     ) -> None:
         """Append sealed rows of one task by its owner; all or none, durable at return (`base.Store.append`)."""
         event = events[0]
-        release = False
-        if not self._leases.owns(event.task_id, event.epoch):
-            if self._same(events):
+        if is_plain(events):
+            if not self._sharing.turn.acquire(False):  # somebody is on the way: share the next commit with who else waits
+                self.landed(self._sharing.put(event, guard, blobs))
                 return
-            self._refuse(event, "DBLST", owned=True)
-        if len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event)):
-            sql = self._append
-            args: tuple[object, ...] = (*params_of(event), guard, *blob_arrays(blobs))
-        else:
-            sql = self._queries["append_rows"]
-            changes, release = changes_json(events)
-            release = release and not keep_owner
-            rows = rows_json(events)
-            args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
-        self._write_rows(events, sql, args, guard)
+            try:
+                self._append_one(event, guard, blobs)
+            finally:
+                self._sharing.turn.release()
+            return
+        if not self._may_append(events):
+            return
+        changes, release = changes_json(events)
+        release = release and not keep_owner
+        rows = rows_json(events)
+        args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
+        self._write_rows(events, self._queries["append_rows"], args, guard)
         if release and event.epoch is not None:
             self._leases.let_go(event.task_id, event.epoch)
             self._chains(events[-1])
         if events[-1].kind in _MARKED:
             self._seen(events[-1])
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> None:
-        """Share no commit: each append is a statement, and a commit, of its own (`base.Store.submit`)."""
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | None:
+        """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
+        event = events[0]
+        if not is_plain(events) or not self._leases.owns(event.task_id, event.epoch):
+            return None
+        return self._sharing.put(event, guard, blobs)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Commit what was put down; what came of each row says `landed`."""
+        if self._sharing.waiting:
+            with self._sharing.turn:
+                self._sharing.commit()
 
-    def landed(self, ticket: object) -> None:
-        """Nothing was put down."""
+    def landed(self, ticket: Ticket) -> None:
+        """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""
+        if not ticket.done:
+            with self._sharing.turn:
+                if not ticket.done:
+                    self._sharing.commit()
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.alone or not ticket.done:
+            self._append_one(ticket.event, ticket.guard, ticket.blobs)
+
+    def _append_one(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
+        """Append a row that changes no projection, by itself."""
+        if self._may_append([event]):
+            self._write_rows([event], self._append, (*params_of(event), guard, *blob_arrays(blobs)), guard)
+
+    def _may_append(self, events: Sequence[Event]) -> bool:
+        """Whether this process has the claim of these rows; False: it lost it, and they stand. Raises: StaleEpoch (I4)."""
+        event = events[0]
+        if self._leases.owns(event.task_id, event.epoch):
+            return True
+        if not self._same(events):
+            self._refuse(event, "DBLST", owned=True)
+        return False
 
     def _write_rows(self, events: Sequence[Event], sql: str, args: Sequence[object], guard: str | None) -> None:
         """Write sealed rows, or find that they stand; sent again as they are where their fate is not known."""
@@ -356,6 +391,15 @@ class PostgresStore(Reading):
         """Have the store looked at anew, as a connection is opened."""
         self._gate.meta = None
         self._chained.clear()
+
+    def _standing(self, events: Sequence[Event]) -> set[tuple[str, int]]:
+        """The places at which these very rows stand in the log, compared whole."""
+        asked = ([event.task_id for event in events], [event.event_seq for event in events])
+        found = set(map(event_of, self._link.all(self._queries["rows_standing"], asked)))
+        return {(event.task_id, event.event_seq) for event in events if event in found}
+
+    def _wrote(self, event: Event) -> None:
+        self._gate.newest = event
 
     def _same(self, events: Sequence[Event]) -> bool:
         """True when these very rows stand in the log: compared whole, at their places."""

@@ -6,8 +6,7 @@ connection; the first to have it commits all that lie there.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import apsw
@@ -15,34 +14,18 @@ import apsw
 from ..errors import StoreError
 from ..events import Event
 from .base import Blob
+from .tickets import Ticket, Waiting
 from .transaction import put_blobs, same
 
 if TYPE_CHECKING:
     from .link import Link
 
 
-class Ticket:
-    """One sealed row that waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
-
-    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused.
-    """
-
-    __slots__ = ("alone", "blobs", "done", "error", "event", "guard")
-
-    def __init__(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
-        self.event = event
-        self.guard = guard
-        self.blobs = blobs
-        self.done = False
-        self.alone = False
-        self.error: StoreError | None = None
-
-
 class Sharing:
     """The rows that wait for a commit, and the commit that they share. `plain`, `unfrozen`: the statements of an append."""
 
     def __init__(self, link: Link, plain: str, unfrozen: str) -> None:
-        self.waiting: deque[Ticket] = deque()
+        self.waiting = Waiting()
         self._link = link
         self._plain = plain
         self._unfrozen = unfrozen
@@ -58,7 +41,7 @@ class Sharing:
 
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
-        tickets = list(self._taken())
+        tickets = self.waiting.take()
         if not tickets:
             return
         hooks = self._link.hooks
@@ -75,13 +58,6 @@ class Sharing:
         if hooks is not None:
             for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
                 hooks("append:after")
-
-    def _taken(self) -> Iterable[Ticket]:
-        while True:
-            try:
-                yield self.waiting.popleft()
-            except IndexError:
-                return
 
     def _write(self, tickets: list[Ticket]) -> None:
         link = self._link

@@ -26,8 +26,9 @@ from .projections import recovered
 from .reading import Reading
 from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
-from .sharing import Sharing, Ticket
+from .sharing import Sharing
 from .spill import Spill
+from .tickets import Ticket, is_plain
 from .transaction import (
     bump,
     head_of,
@@ -254,8 +255,7 @@ class SqliteStore(Reading):
     def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
         event = events[0]
-        plain = len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event))
-        if not plain or self._owned.get(event.task_id) != event.epoch:
+        if not is_plain(events) or self._owned.get(event.task_id) != event.epoch:
             return None
         return self._sharing.put(event, guard, blobs)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...events import Event, row_hash, upcast
+from ...events import COLUMNS, Event, row_hash, upcast
 from ...fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from ..base import Blob
 
@@ -51,6 +51,22 @@ def rows_json(events: Sequence[Event]) -> str:
         ensure_ascii=False,
         separators=(",", ":"),
     )
+
+
+def shared_json(rows: Sequence[tuple[Event, str | None]]) -> str:
+    """Rows of many tasks as one text, each with the step whose freeze would refuse it: a list of objects, by column."""
+    return json.dumps(
+        [
+            {"guard": guard, **{name: _said_value(value) for name, value in zip(COLUMNS, params_of(event), strict=True)}}
+            for event, guard in rows
+        ],
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def _said_value(value: Any) -> Any:
+    return "\\x" + value.hex() if isinstance(value, bytes) else value
 
 
 def blob_arrays(blobs: Sequence[Blob]) -> tuple[list[bytes] | None, list[bytes] | None]:

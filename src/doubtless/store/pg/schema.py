@@ -61,6 +61,7 @@ def _fill(schema: str) -> dict[str, str]:
         "columns": ", ".join(COLUMNS),
         "values": ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1)),
         "params": ", ".join(f"p_{column} {_type(column)}" for column in COLUMNS),
+        "typed_columns": ", ".join(f"{column} {_type(column)}" for column in COLUMNS),
         "p_columns": ", ".join(f"p_{column}" for column in COLUMNS),
         "json_columns": ", ".join(_from_json(place, column) for place, column in enumerate(COLUMNS)),
         "head": ", ".join(Head._fields),

@@ -30,6 +30,12 @@ ON CONFLICT DO NOTHING
 -- One statement, one round trip: epoch, freeze and place are checked and the row is written (I4).
 SELECT {{schema}}.append_1({{values}}, $22, $23::bytea[], $24::bytea[])
 
+-- name: append_shared
+-- One statement, one round trip, one commit for rows of many tasks: each is checked as `append` does, and left out where it
+-- would be refused. Gives the store's clock, and which were written: null is all of them.
+SELECT now_at, written
+FROM {{schema}}.append_shared_1($1::json, $2, $3, $4::bytea[], $5::bytea[])
+
 -- name: append_rows
 -- One statement, one round trip: several rows, or rows that change projections.
 SELECT {{schema}}.append_rows_1($1, $2, $3, $4::json, $5::json, $6, $7::bytea[], $8::bytea[], $9)
@@ -171,6 +177,12 @@ FROM {{schema}}.events
 WHERE task_id = $1
   AND event_seq IN (SELECT json_array_elements_text($2::json)::bigint)
 ORDER BY event_seq
+
+-- name: rows_standing
+-- One read: which rows stand at these places.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE (task_id, event_seq) IN (SELECT place, seq FROM unnest($1::text[], $2::bigint[]) AS asked (place, seq))
 
 -- name: outline
 -- One read: a consistent prefix of the log.

@@ -205,6 +205,48 @@ BEGIN
   RETURN {{schema}}.clock();
 END $$;
 
+-- Rows of many owners, no two of one task, that change no projection: each as `append_1` writes it, or left out where that would
+-- refuse it, so that it does not harm the others. Scalar subqueries and not joins: each is one look into an index, whatever the
+-- planner believes of the tables. `p_guarded`: the freeze of some step is asked. Gives the store's clock, and the places of the
+-- rows that were written; null when all were.
+CREATE FUNCTION {{schema}}.append_shared_1(
+  p_rows json, p_count bigint, p_guarded boolean, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT written text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  IF p_guarded THEN
+    PERFORM pg_advisory_xact_lock_shared(1684172403, hashtext('{{schema_text}}'));
+  END IF;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  WITH made AS (
+    INSERT INTO {{schema}}.events ({{columns}})
+    SELECT {{columns}}
+    FROM json_to_recordset(p_rows) AS given (guard text, {{typed_columns}})
+    WHERE (SELECT task.epoch FROM {{schema}}.tasks AS task WHERE task.task_id = given.task_id) = given.epoch
+      AND (
+        given.event_seq = 1
+        OR (
+          SELECT 1
+          FROM {{schema}}.events AS before
+          WHERE before.task_id = given.task_id
+            AND before.event_seq = given.event_seq - 1
+        ) = 1
+      )
+      AND (
+        given.guard IS NULL
+        OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step IN (given.guard, '*'))
+      )
+    ON CONFLICT DO NOTHING
+    RETURNING task_id, event_seq
+  )
+  SELECT CASE WHEN count(*) < p_count THEN coalesce(array_agg(event_seq || ' ' || task_id), '{}') END
+  INTO written
+  FROM made;
+  now_at := {{schema}}.clock();
+END $$;
+
 -- Tell the workers that listen that a task has something to do; of one transaction it is one word. A hint: they look by
 -- themselves, too.
 CREATE FUNCTION {{schema}}.tell_1() RETURNS void LANGUAGE sql AS $$

@@ -1,0 +1,156 @@
+"""Appends that share a statement and its commit: of threads that come while another one is on its way, and of an event loop.
+
+There is no delay: who finds nobody on the way goes at once, by itself. Who does not puts its row down and waits; the first to
+have its turn takes all that lie there, in one round trip. One statement needs no session, so that it goes through a pooler.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+
+from ... import host
+from ...errors import StoreError, StoreUnavailable
+from ...events import Event, Instant
+from ..base import Blob
+from ..tickets import Ticket, Waiting
+from .link import Link, Refusal, Row
+from .rows import blob_arrays, shared_json
+
+MOST = 1000
+"""How many rows go in one statement."""
+
+MOST_CONTENT = 8 << 20
+"""How many bytes of content go in one statement, after which the next rows wait for the next one."""
+
+
+class Sharing:
+    """The rows that wait for a commit, and the commit that they share.
+
+    `turn`: held by who is on the way to the server with a row. `standing`: which of these rows are in the log, compared whole.
+    `took`: takes in the server's clock, told after a statement that was sent at that moment.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        sql: str,
+        *,
+        clock: Callable[[], Instant],
+        took: Callable[[int, Instant], None],
+        standing: Callable[[Sequence[Event]], set[tuple[str, int]]],
+        newest: Callable[[Event], None],
+    ) -> None:
+        self.begin()
+        self._link = link
+        self._sql = sql
+        self._clock = clock
+        self._took = took
+        self._standing = standing
+        self._newest = newest
+        _SHARINGS.add(self)
+
+    def begin(self) -> None:
+        """Nobody is on the way, and nothing waits; also in the child of a fork, whose parent's rows are not its own."""
+        self.waiting = Waiting()
+        self.turn = host.lock()
+
+    def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
+        """Put a row down; it is durable when its ticket is done and not alone."""
+        ticket = Ticket(event, guard, blobs)
+        self.waiting.append(ticket)
+        return ticket
+
+    def commit(self) -> None:
+        """Commit all rows that wait; the caller holds `turn`. One that is refused does not harm the others.
+
+        Raises only what is no error (a signal's exception): then too every ticket is done.
+        """
+        while tickets := self.waiting.take(MOST):
+            part: list[Ticket] = []
+            size = 0
+            try:
+                for ticket in tickets:
+                    more = sum(len(blob.content) for blob in ticket.blobs)
+                    if part and size + more > MOST_CONTENT:
+                        self._commit(part)
+                        part, size = [], 0
+                    part.append(ticket)
+                    size += more
+                self._commit(part)
+            finally:
+                for ticket in tickets:
+                    if not ticket.done:  # something broke in on it: each looks for itself
+                        ticket.alone = ticket.done = True
+
+    def _commit(self, tickets: list[Ticket]) -> None:
+        tickets.sort(key=_place)  # in one order for all writers, so that no two wait for each other
+        written: set[tuple[str, int]] = set()
+        failed: StoreUnavailable | None = None
+        try:
+            self._write(tickets, written)
+        except StoreUnavailable as error:
+            failed = error
+        except (Refusal, StoreError, ValueError):  # nothing was written: each asks for itself, so that a row's fault is its own
+            pass
+        for ticket in tickets:
+            if _key(ticket.event) in written:
+                self._newest(ticket.event)
+            elif failed is None:
+                ticket.alone = True
+            else:
+                ticket.error = _copy(failed)
+            ticket.done = True
+
+    def _write(self, tickets: list[Ticket], written: set[tuple[str, int]]) -> None:
+        """Send these rows in one statement; `written`: takes in those that stand."""
+        events = [ticket.event for ticket in tickets]
+        args = (
+            shared_json([(ticket.event, ticket.guard) for ticket in tickets]),
+            len(events),
+            any(ticket.guard is not None for ticket in tickets),
+            *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]),
+        )
+        sent = self._clock()
+
+        def stand() -> bool | None:
+            written.update(self._standing(events))
+            return True if len(written) == len(events) else None
+
+        def made(found: list[Row]) -> bool:
+            now, places = found[0]
+            self._took(now, sent)
+            if places is None:  # all of them
+                written.update(map(_key, events))
+            else:
+                written.update((task, int(seq)) for seq, _, task in (place.partition(" ") for place in places))
+            return True
+
+        self._link.write("append", self._sql, args, stand, made)
+
+
+def _key(event: Event) -> tuple[str, int]:
+    return event.task_id, event.event_seq
+
+
+def _place(ticket: Ticket) -> tuple[str, int]:
+    return ticket.event.task_id, ticket.event.event_seq
+
+
+def _copy(error: StoreUnavailable) -> StoreUnavailable:
+    """The same error for one more who waits: each raises its own."""
+    made = StoreUnavailable(error.message, hint=error.hint, **error.context)
+    made.__cause__ = error.__cause__
+    return made
+
+
+_SHARINGS: weakref.WeakSet[Sharing] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for sharing in _SHARINGS:
+        sharing.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,49 @@
+"""Rows that wait for a commit which they share, and how each is told what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from ..errors import StoreError
+from ..events import Event
+from ..fold import names_key
+from .base import Blob
+from .schema import PLAIN
+
+
+class Ticket:
+    """One sealed row that waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
+
+    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused.
+    """
+
+    __slots__ = ("alone", "blobs", "done", "error", "event", "guard")
+
+    def __init__(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
+        self.event = event
+        self.guard = guard
+        self.blobs = blobs
+        self.done = False
+        self.alone = False
+        self.error: StoreError | None = None
+
+
+class Waiting(deque[Ticket]):
+    """The rows that wait, in the order in which they came. Put down by any thread; taken by who commits."""
+
+    def take(self, most: int | None = None) -> list[Ticket]:
+        """Take what waits, no more than `most`."""
+        taken: list[Ticket] = []
+        while most is None or len(taken) < most:
+            try:
+                taken.append(self.popleft())
+            except IndexError:
+                break
+        return taken
+
+
+def is_plain(events: Sequence[Event]) -> bool:
+    """Whether this is one row that changes no projection, so that it can share a statement or a transaction with others."""
+    event = events[0]
+    return len(events) == 1 and event.kind in PLAIN and (type(event.data) is not str or not names_key(event))

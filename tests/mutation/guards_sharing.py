@@ -1,0 +1,67 @@
+"""The guards of commits that are shared: name, file, old text, new text, tests (`guards.Guard`)."""
+
+from __future__ import annotations
+
+TABLES, PG = "store/sql/postgres/0001.sql", "store/pg/sharing.py"
+STORE = "store/test_sharing.py::test_"
+WIRE = "postgres/test_sharing.py::test_"
+
+SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "PostgreSQL: of shared rows only those count as written that the server names",
+        PG,
+        "            if _key(ticket.event) in written:",
+        "            if failed is None:",
+        (STORE + "a_row_whose_place_is_taken_is_refused_alone",),
+    ),
+    (
+        "PostgreSQL: the epoch of each shared row is checked as it is written",
+        TABLES,
+        "    WHERE (SELECT task.epoch FROM {{schema}}.tasks AS task WHERE task.task_id = given.task_id) = given.epoch\n",
+        "    WHERE true\n",
+        (WIRE + "rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself",),
+    ),
+    (
+        "PostgreSQL: a frozen step's shared row is left out",
+        TABLES,
+        "        given.guard IS NULL\n        OR NOT EXISTS",
+        "        true\n        OR NOT EXISTS",
+        (WIRE + "rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself",),
+    ),
+    (
+        "PostgreSQL: a shared row whose place is taken is left out",
+        TABLES,
+        "    ON CONFLICT DO NOTHING\n    RETURNING task_id, event_seq",
+        "    RETURNING task_id, event_seq",
+        (WIRE + "of_a_shared_statement_whose_connection_is_cut_each_row_is_in_the_log_once",
+         WIRE + "a_shared_statement_is_one_round_trip_when_a_place_in_it_is_taken"),
+    ),
+    (
+        "PostgreSQL: after a lost connection shared rows are looked up",
+        PG,
+        "            written.update(self._standing(events))",
+        "            pass",
+        (WIRE + "rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again",),
+    ),
+    (
+        "PostgreSQL: a row that cannot be written leaves those beside it to themselves",
+        PG,
+        "        except (Refusal, StoreError, ValueError):",
+        "        except Refusal:",
+        (WIRE + "a_row_that_the_schema_refuses_does_not_harm_those_beside_it",),
+    ),
+    (
+        "PostgreSQL: rows whose shared commit was broken in on are appended anew",
+        PG,
+        "                        ticket.alone = ticket.done = True",
+        "                        ticket.done = True",
+        (WIRE + "a_signal_in_the_middle_of_a_shared_commit_loses_and_doubles_no_row_of_the_others",),
+    ),
+    (
+        "PostgreSQL: threads share the statement of whoever comes next",
+        "store/postgres.py",
+        "if not self._sharing.turn.acquire(False):",
+        "if not self._sharing.turn.acquire(True):",
+        (WIRE + "threads_that_append_while_another_one_is_on_its_way_share_the_next_statement",),
+    ),
+)

@@ -1,0 +1,376 @@
+"""Rows of many tasks in one statement: cut off at any moment, refused in part, or broken in on, each stands once or is said."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.postgres.server import Server
+from tests.postgres.wire import Cutter, Pooler
+
+from doubtless.errors import DoubtlessError, Frozen, Moved, StaleEpoch, StoreUnavailable
+from doubtless.events import STORE_TASK, Event, Kind, TaskStatus, draft, row_hash, seal
+from doubtless.store.base import Blob
+from doubtless.store.pg import sharing
+from doubtless.store.pg.rows import params_of
+from doubtless.store.postgres import PostgresStore
+from doubtless.testing import FakeClock
+
+Open = Callable[..., PostgresStore]
+PATIENCE = 20.0
+MANY = 12
+
+
+@pytest.fixture
+def cutter(server: Server) -> Iterator[Cutter]:
+    made = Cutter(server.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def through(url: str, server: Server, open_store: Open) -> Callable[[int], PostgresStore]:
+    """The store, reached through another port."""
+    plain = "&sslmode=disable&gssencmode=disable"  # so that the first message is the start
+    return lambda port: open_store(url.replace(f":{server.port}/", f":{port}/") + plain)
+
+
+class Hand:
+    """An owner's hand on one task."""
+
+    def __init__(self, store: PostgresStore, clock: FakeClock, task_id: str) -> None:
+        self.store, self.clock, self.task_id = store, clock, task_id
+        store.accept(
+            draft(
+                task_id, Kind.TASK_ACCEPTED, clock.now(), step_name="task", status=TaskStatus.READY, input_hash=b"h" * 32,
+                input_ref="inline:{}",
+            )
+        )  # fmt: skip
+        self.epoch = store.claim(task_id).epoch
+
+    def row(self, n: int = 0) -> Event:
+        """The next row, sealed."""
+        last = self.store.last(self.task_id)
+        assert last is not None
+        made = draft(
+            self.task_id, Kind.HANDLE_RECORDED, self.clock.now(), path="1", step_seq=1, epoch=self.epoch, data={"handle": n}
+        )
+        return seal([made], last.event_seq, row_hash(last))[0]
+
+
+@pytest.fixture
+def hands(clock: FakeClock) -> Callable[..., list[Hand]]:
+    return lambda store, count=MANY: [Hand(store, clock, f"t-{n}") for n in range(count)]
+
+
+def together(store: PostgresStore, rows: list[Event], **options: Any) -> list[DoubtlessError | None]:
+    """Put rows down, commit them in one statement, and say what came of each."""
+    tickets = [store.submit([row], **options) for row in rows]
+    store.flush()
+    return [landed(store, ticket) for ticket in tickets]
+
+
+def landed(store: PostgresStore, ticket: Any) -> DoubtlessError | None:
+    try:
+        store.landed(ticket)
+    except DoubtlessError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_of_a_shared_statement_whose_connection_is_cut_each_row_is_in_the_log_once(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]], when: str
+) -> None:
+    store = through(cutter.port)
+    made = hands(store)
+    for n in range(3):
+        rows = [hand.row(n) for hand in made]
+        cutter.answered.clear()
+        cutter.order(when, "append_shared_", times=1)
+        assert together(store, rows, blobs=[Blob(b"d" * 32, b"content")]) == [None] * MANY
+        assert [store.last(hand.task_id) for hand in made] == rows
+    assert cutter.cuts == 3
+    direct = open_store()
+    assert all([row.event_seq for row in direct.rows(hand.task_id)] == [1, 2, 3, 4] for hand in made)
+    assert [p for p in direct.verify() if "sha256" not in p.what] == []
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_row_that_is_refused_is_refused_alone_although_the_connection_is_cut(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]], when: str,
+    clock: FakeClock,
+) -> None:  # fmt: skip
+    store = through(cutter.port)
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    direct = open_store()
+    direct.add("t-3", [draft("t-3", Kind.CANCEL_REQUESTED, clock.now(), data={"by": "anna", "why": "no longer wanted"})])
+    cutter.order(when, "append_shared_")
+    ended = together(store, rows)
+    assert isinstance(ended[3], Moved)
+    assert [n for n, error in enumerate(ended) if error is not None] == [3]
+    assert [row.kind for row in direct.rows("t-3")] == [Kind.TASK_ACCEPTED, Kind.CANCEL_REQUESTED]
+    assert [direct.last(hand.task_id) for hand in made if hand.task_id != "t-3"] == rows[:3] + rows[4:]
+    assert direct.verify() == []
+
+
+def test_a_shared_statement_is_one_round_trip_when_a_place_in_it_is_taken(
+    open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    store = open_store()
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    store.add("t-3", [draft("t-3", Kind.CANCEL_REQUESTED, clock.now(), data={"by": "anna", "why": "no longer wanted"})])
+    before = store._link.statements
+    tickets = [store.submit([row]) for row in rows]
+    store.flush()
+    ended = [landed(store, ticket) for ticket in tickets if ticket is not tickets[3]]
+    assert ended == [None] * (MANY - 1)
+    assert store._link.statements == before + 1
+
+
+@pytest.mark.parametrize("stand", [MANY, 5])
+def test_rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again(
+    open_store: Open, hands: Callable[..., list[Hand]], stand: int
+) -> None:
+    """The connection is lost after the server has committed these rows, some of them by another statement."""
+    store, other = open_store(), open_store()
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    execute, lose = store._link._execute, True
+
+    def losing(connection: Any, sql: str, args: Any) -> Any:
+        nonlocal lose
+        if lose and "append_shared" in sql:
+            lose = False
+            for row in rows[:stand]:
+                other._write_rows([row], other._append, (*params_of(row), None, None, None), None)
+            connection.close()
+            raise psycopg.OperationalError("the connection was lost")
+        sent.append(sql)
+        return execute(connection, sql, args)
+
+    sent: list[str] = []
+    store._link._execute = losing  # type: ignore[method-assign]
+    tickets = [store.submit([row]) for row in rows]
+    store.flush()
+    asked = [store._queries["rows_standing"]]
+    assert sent == (asked if stand == MANY else [*asked, store._queries["append_shared"]])
+    assert [landed(store, ticket) for ticket in tickets] == [None] * MANY
+    assert len(sent) == (1 if stand == MANY else 2)
+    assert [store.rows(hand.task_id)[1:] for hand in made] == [[row] for row in rows]
+
+
+def test_a_shared_statement_that_comes_through_after_it_was_sent_again_writes_nothing(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]]
+) -> None:
+    store = through(cutter.port)
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    cutter.order("late", "append_shared_")
+    assert together(store, rows) == [None] * MANY
+    cutter.send()  # the first one comes through now
+    assert [store.rows(hand.task_id)[1:] for hand in made] == [[row] for row in rows]
+    assert open_store().verify() == []
+
+
+def test_while_the_server_cannot_be_reached_each_row_of_a_shared_statement_says_that_nobody_knows_its_fate(
+    cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]]
+) -> None:
+    store = through(cutter.port)
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    cutter.answered.clear()
+    cutter.order("after", "append_shared_")
+    threading.Thread(target=lambda: (cutter.answered.wait(30), cutter._socket.close())).start()
+    real, cutter.serve = cutter.serve, lambda client: client.close()  # type: ignore[method-assign]
+    ended = together(store, rows)
+    assert all(isinstance(error, StoreUnavailable) and error.context["written"] is None for error in ended)
+    assert len(set(map(id, ended))) == MANY  # each raises its own
+    cutter.serve = real  # type: ignore[method-assign]
+
+
+def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(
+    open_store: Open, hands: Callable[..., list[Hand]]
+) -> None:
+    store = open_store()
+    made = hands(store, 4)
+    rows = [hand.row() for hand in made]
+    rows[1] = rows[1]._replace(idempotency_key=b"short")
+    rows[2] = rows[2]._replace(error="a lone \ud800 surrogate")
+    tickets = [store.submit([row]) for row in rows]
+    store.flush()
+    assert landed(store, tickets[0]) is None
+    assert landed(store, tickets[3]) is None
+    assert isinstance(landed(store, tickets[1]), DoubtlessError)
+    with pytest.raises(UnicodeEncodeError):
+        store.landed(tickets[2])  # type: ignore[arg-type]
+    assert [store.last(hand.task_id) == row for hand, row in zip(made, rows, strict=True)] == [True, False, False, True]
+
+
+def test_rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself(
+    open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    store, other = open_store(), open_store()
+    made = hands(store, 3)
+    rows = [hand.row() for hand in made]
+    tickets = [store.submit([row], guard="pay" if n == 2 else None) for n, row in enumerate(rows)]
+    other.release("t-0", made[0].epoch)
+    other.claim("t-0")
+    other.add(STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, clock.now(), data={"step": "pay", "by": "anna", "why": "prices"})])
+    store.flush()
+    ended = [landed(store, ticket) for ticket in tickets]
+    assert isinstance(ended[0], StaleEpoch)
+    assert ended[1] is None
+    assert isinstance(ended[2], Frozen)
+    assert [other.last(hand.task_id) == row for hand, row in zip(made, rows, strict=True)] == [False, True, False]
+
+
+def test_threads_that_append_while_another_one_is_on_its_way_share_the_next_statement(
+    open_store: Open, hands: Callable[..., list[Hand]]
+) -> None:
+    store = open_store()
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    threads = [threading.Thread(target=store.append, args=([row],)) for row in rows]
+    before = store._link.statements
+    with store._sharing.turn:  # somebody is on the way
+        for thread in threads:
+            thread.start()
+        met = threading.Event()
+        for _ in range(10_000):
+            if len(store._sharing.waiting) == MANY:
+                break
+            met.wait(0.005)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert store._link.statements == before + 1
+    assert [store.last(hand.task_id) for hand in made] == rows
+
+
+def test_whoever_finds_nobody_on_the_way_goes_at_once_and_by_itself(open_store: Open, hands: Callable[..., list[Hand]]) -> None:
+    store = open_store()
+    (hand,) = hands(store, 1)
+    sent: list[str] = []
+    execute = store._link._execute
+    store._link._execute = lambda connection, sql, args: (sent.append(sql), execute(connection, sql, args))[1]  # type: ignore[method-assign]
+    row = hand.row()
+    sent.clear()
+    store.append([row])
+    assert sent == [store._queries["append"]]
+
+
+def test_a_shared_statement_is_one_round_trip_through_a_transaction_pooler(
+    open_store: Open, server: Server, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]]
+) -> None:
+    startup = b"\x00\x03\x00\x00" + b"user\0doubtless\0database\0postgres\0client_encoding\0utf8\0application_name\0doubtless\0\0"
+    pooler = Pooler(server.port, startup)
+    try:
+        store = through(pooler.port)
+        made = hands(store)
+        for n in range(3):
+            rows = [hand.row(n) for hand in made]
+            before = len(pooler.transactions)
+            assert together(store, rows, guard="pay", blobs=[Blob(b"d" * 32, b"content")]) == [None] * MANY
+            assert len(pooler.transactions) == before + 1
+        store.close()
+    finally:
+        pooler.close()
+    assert [p for p in open_store().verify() if "sha256" not in p.what] == []
+
+
+def test_content_beyond_a_statement_s_size_goes_in_the_next_one(
+    open_store: Open, hands: Callable[..., list[Hand]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "MOST_CONTENT", 100)
+    monkeypatch.setattr(sharing, "MOST", 8)
+    store = open_store()
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    before = store._link.statements
+    tickets = [store.submit([row], blobs=[Blob(bytes([n]) * 32, b"x" * 40)]) for n, row in enumerate(rows)]
+    store.flush()
+    assert store._link.statements == before + 6  # of eight: 2 + 2 + 2 + 2; of four: 2 + 2
+    assert [landed(store, ticket) for ticket in tickets] == [None] * MANY
+    assert [store.last(hand.task_id) for hand in made] == rows
+
+
+class Broken(BaseException):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("point", ["append:before", "append:after"])
+def test_a_signal_in_the_middle_of_a_shared_commit_loses_and_doubles_no_row_of_the_others(
+    open_store: Open, hands: Callable[..., list[Hand]], point: str
+) -> None:
+    armed = threading.Event()
+
+    def hook(name: str) -> None:
+        if name == point and armed.is_set():
+            armed.clear()
+            signal.raise_signal(signal.SIGUSR1)
+
+    def handler(*_: object) -> None:
+        raise Broken
+
+    store = open_store(hooks=hook)
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    tickets = [store.submit([row]) for row in rows]
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        armed.set()
+        with pytest.raises(Broken):
+            store.flush()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [landed(store, ticket) for ticket in tickets] == [None] * MANY
+    assert [store.rows(hand.task_id)[1:] for hand in made] == [[row] for row in rows]
+    assert store.verify() == []
+
+
+def test_server_processes_that_are_ended_under_shared_statements_double_and_lose_nothing(
+    open_store: Open, server: Server, hands: Callable[..., list[Hand]]
+) -> None:
+    begun, stop = threading.Event(), threading.Event()
+    store = open_store(hooks=lambda point: begun.set() if point == "append:before" else None)
+    made = hands(store)
+    ended = 0
+
+    def end_them() -> None:
+        nonlocal ended
+        with server.connect() as connection:
+            while begun.wait(30) and not stop.is_set():
+                begun.clear()
+                found = connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'doubtless' AND query LIKE %s AND pid <> pg_backend_pid()",
+                    (f"%{store.place.schema}%append_shared%",),
+                ).fetchall()
+                ended += len(found)
+
+    killer = threading.Thread(target=end_them)
+    killer.start()
+    expected = {hand.task_id: 1 for hand in made}
+    tried = 0
+    try:
+        while tried < 12 or (ended < 3 and tried < 300):
+            tried += 1
+            rows = [hand.row(tried) for hand in made]
+            for row, error in zip(rows, together(store, rows), strict=True):
+                stands = store.last(row.task_id) == row
+                assert stands or error is not None
+                expected[row.task_id] += stands
+    finally:
+        stop.set()
+        begun.set()
+        killer.join()
+    assert ended >= 3
+    for task_id, count in expected.items():
+        assert [row.event_seq for row in store.rows(task_id)] == list(range(1, count + 1))
+    assert store.verify() == []
