@@ -72,7 +72,7 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     `store_patience`: how long a result is offered again to a store that does not take it, before it is spilled.
     `read_only`: only look: also at a store that is refused as suspect, and never at one that would have to be created.
     `blobs`: where content above 1 MiB lies, ``s3://bucket/prefix`` (which all machines share) or ``file:///path``; None
-    reads $DOUBTLESS_BLOBS, else the log says it, else it is a folder beside the database.
+    reads $DOUBTLESS_BLOBS, else the log says it, else it is a folder beside the database (of PostgreSQL: the database).
     Meaning: thread-safe; the store opens lazily, once per process.
     """
 
@@ -221,12 +221,12 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     def _elsewhere(self, store: Store) -> BlobStore | None:
         """Where content above 1 MiB lies, if not in the store's own folder; written down before anything goes there.
 
-        Raises: StoreRefused when the log has its content in another place than is given.
+        Raises: StoreRefused when the log has its content in another place than is given, or where this host does not see it.
         """
         given, info = self._blobs or os.environ.get("DOUBTLESS_BLOBS"), store.info()
         if given is None and info.blobs is None:
             return None
-        from .store.blobstore import agreed, open_place, parse_place, refuse_without_obstore
+        from .store.blobstore import agreed, open_place, parse_place, refuse_unusable, write_down
 
         written = info.blobs
         if written is None:
@@ -234,11 +234,10 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
             place = parse_place(given)
             if self._read_only:
                 return None  # nothing was ever put there
-            refuse_without_obstore(place)
-            written = store.place_blobs(place._replace(tag=self._randomness(8).hex()).written())
+            written = write_down(place, self._randomness(8).hex(), store.place_blobs)
         place = agreed(written, given, info.location)
         if not self._read_only:
-            refuse_without_obstore(place)
+            refuse_unusable(place, info.location)
         return open_place(place, lambda: self.clock.now().wall)
 
     def _find_task(self, name: str) -> StepDefinition | None:

@@ -1,8 +1,8 @@
 """Content and refs: the log holds refs, not content.
 
 Up to 256 bytes of UTF-8 stand in the ref itself (``inline:…``); above that a ref is the sha256 of the content, which
-lies in the database up to 1 MiB (written by the append that names it) and in a folder or an object store above (there
-before it).
+lies in the database up to 1 MiB (written by the append that names it); above that in a folder, in an object store, or in a
+team's database too (there before it).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the product asks of the process that it runs in: threads, locks, events, waits, its number, random bytes.
+"""What the product asks of the process that it runs in: threads, locks, events, waits, its number and machine, random bytes.
 
 `app.py` makes clocks and ids; threads are made here, under the names below and no others, so that a simulation can put
 its own in their place before anything is opened. They are looked up at each use: say ``host.lock()``, never import one.
@@ -16,7 +16,13 @@ current_thread: Callable[[], threading.Thread] = threading.current_thread
 event: Callable[[], threading.Event] = threading.Event
 lock: Callable[[], threading.Lock] = threading.Lock
 rlock: Callable[[], threading.RLock] = threading.RLock
+slots: Callable[[int], threading.BoundedSemaphore] = threading.BoundedSemaphore
 sleep: Callable[[float], None] = time.sleep
 monotonic: Callable[[], float] = time.monotonic
 pid: Callable[[], int] = os.getpid
 randomness: Callable[[int], bytes] = os.urandom
+
+
+def name() -> str:
+    """The machine's name, which people and other processes are told."""
+    return os.uname().nodename

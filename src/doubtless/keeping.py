@@ -13,26 +13,26 @@ from .events import Event
 from .outputs import Output
 
 
-def keep_trying(run: Run, record: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Any:
+def keep_trying(run: Run, record: Callable[[], Any], otherwise: Callable[[StoreUnavailable], Any] | None = None) -> Any:
     """Record something of an effect that has happened, again and again while the store refuses it (rule 6)."""
     begun: float | None = None
     while True:
         try:
             return record()
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             begun = run.runtime.monotonic() if begun is None else begun
             if run.runtime.monotonic() - begun < run.runtime.patience and not run.stop.is_set():
                 run.runtime.pause(0.2, run.stop)
             elif otherwise is None:
                 raise
             else:
-                return otherwise()
+                return otherwise(error)
 
 
-def unstored(run: Run, definition: StepDefinition, value: Any) -> Output:
+def unstored(run: Run, definition: StepDefinition, value: Any, why: StoreUnavailable) -> Output:
     """An output whose content the store does not take: its text is spilled with the row."""
     text = run.runtime.vault.mask(encode(value, where=f"the output of {definition.name}"))
-    return Output(None, (), text, None, None, text)
+    return Output(None, (), text, None, None, text, why)
 
 
 def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable | None = None) -> StoreUnavailable:
@@ -46,10 +46,11 @@ def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable
     except StoreUnavailable:
         run.runtime.kept.setdefault(run.task_id, []).append(row)
         place = "only in this process, which must not end before the store can be written"
+    mended = ((error and error.hint) or "make the store writable again").removesuffix(", then resume")
     return StoreUnavailable(
         f"task {run.task_id}: {row.step_name} at {row.path} is done but cannot be recorded"
         f" ({error.message if error else 'its output cannot be stored'}); its result is kept {place}",
-        hint=f"make the store writable again, then: doubtless resume MODULE:APP {run.task_id}; the step is not run again",
+        hint=f"{mended}, then: doubtless resume MODULE:APP {run.task_id}; the step is not run again",
         task=run.task_id,
         step=row.step_name,
     )

@@ -10,7 +10,7 @@ from . import canonical
 from .calls import Run, Runtime
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StoreError, step_failed
+from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StoreError, StoreUnavailable, step_failed
 from .events import CaseKind, Kind, StepStatus, draft
 from .log import Settled
 from .store.base import Blob
@@ -26,6 +26,8 @@ class Output(NamedTuple):
     fault: str | None
     unstored: str | None = None
     """The text of an output whose content could not be put anywhere yet."""
+    refused: StoreUnavailable | None = None
+    """Why it could not."""
 
 
 def store_output(runtime: Runtime, definition: StepDefinition, value: Any) -> Output:

@@ -279,7 +279,7 @@ class Pass:
         def store() -> None:
             store_late_news(self.runtime, self.task_id, self.log.epoch, frame, reply)
 
-        def keep() -> None:
+        def keep(_: StoreUnavailable) -> None:
             spill_late_news(self, frame, reply)
             self.owner.unsaid.append(store)
 

@@ -22,11 +22,13 @@ def record_result(frame: Frame, value: Any) -> Any:
     try:
         output = store_output(run.runtime, definition, value)
     except StoreUnavailable:
-        output = keep_trying(run, lambda: store_output(run.runtime, definition, value), lambda: unstored(run, definition, value))
+        output = keep_trying(
+            run, lambda: store_output(run.runtime, definition, value), lambda why: unstored(run, definition, value, why)
+        )
     once = record.once if record is not None else given.once if given is not None else None
     rows = settled_rows(run, definition.effect, path, definition.name, frame.step_seq, frame.attempt, output, frame.started, once)
     if output.unstored is not None:
-        raise spill_result(run, rows[0], output.unstored)
+        raise spill_result(run, rows[0], output.unstored, output.refused)
     if record is None:
         if definition.effect == Effect.READ and given is not None:
             ref, blob = keep_trying(run, lambda: run.runtime.content.put(given.text))

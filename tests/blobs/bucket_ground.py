@@ -181,8 +181,34 @@ def objects(port: int, prefix: str) -> list[str]:
     return re.findall(r"<Key>([^<]+)</Key>", said.decode())
 
 
-def spilled(folder: Path) -> list[Path]:
-    return sorted((folder / "recon.db.spill").glob("*.json"))
+class Log:
+    """Where one log is: its URL, and the directory of what this machine keeps beside it."""
+
+    def __init__(self, folder: Path, server: Any = None) -> None:
+        self.folder = folder
+        self.postgres = server is not None
+        if server is None:
+            self.url = f"sqlite:///{folder}/recon.db"
+            self.beside, prefix = folder, "recon.db."
+        else:
+            from doubtless.store.pg.migrate import migrate
+            from doubtless.store.pg.place import place_of
+            from doubtless.store.postgres import beside_of
+
+            self.url = server.url(mark=str(folder / "mark"), connections="4")
+            migrate(self.url, state=str(folder), namespace=b"blobs")
+            self.beside, prefix = Path(beside_of(place_of(self.url), "")), ""
+        self.spill = self.beside / f"{prefix}spill"
+        self.blobs = self.beside / f"{prefix}blobs"
+
+    def spilled(self) -> list[Path]:
+        """The results that this machine keeps because the log did not take them."""
+        return sorted(self.spill.glob("*.json"))
+
+
+def forget_claims(store: Any) -> None:
+    """As if every thread with a task were gone, and no release had come."""
+    (store._leases.held if hasattr(store, "_leases") else store._owner.tasks).clear()
 
 
 def path_of(url: str) -> str:

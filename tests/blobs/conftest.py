@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from bucket_ground import Proxy, s3_server
+from bucket_ground import Log, Proxy, s3_server
 
 from doubtless.store import bucket
 
@@ -34,3 +35,15 @@ def prefix(request: pytest.FixtureRequest) -> str:
     import re
 
     return re.sub(r"\W+", "-", request.node.name)[-80:].strip("-")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def make_log(request: pytest.FixtureRequest) -> Callable[[Path], Log]:
+    """Makes logs, each test on both stores; they are empty, and PostgreSQL's are migrated."""
+    server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
+    return lambda folder: Log(folder, server)
+
+
+@pytest.fixture
+def log(make_log: Callable[[Path], Log], tmp_path: Path) -> Log:
+    return make_log(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bucket_ground import BUCKET, Proxy, ask, objects, spilled, url_of
+from bucket_ground import BUCKET, Log, Proxy, ask, objects, url_of
 from test_object_store import BIG, Shop
 
 from doubtless import Doubtless, StoreRefused, StoreUnavailable, UsageError
@@ -35,8 +35,8 @@ class Kept(Shop):
 
 
 @pytest.fixture(params=["s3", "folder"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path, proxy: Proxy, prefix: str) -> Iterator[Kept]:
-    one = Kept(tmp_path, url_of(proxy, prefix) if request.param == "s3" else f"file://{tmp_path}/content")
+def kept(request: pytest.FixtureRequest, log: Log, tmp_path: Path, proxy: Proxy, prefix: str) -> Iterator[Kept]:
+    one = Kept(log, url_of(proxy, prefix) if request.param == "s3" else f"file://{tmp_path}/content")
     import time
 
     one.clock._turn(int(time.time() * 1e6) - one.clock.now().wall)
@@ -117,27 +117,27 @@ def test_what_a_spilled_result_or_a_snapshot_names_is_kept(kept: Kept) -> None:
     app.store.put_snapshot(Snapshot("r1", 1, bytes(32), 1, seen, bytes(32)))
     kept.later()
     assert [found.digest for found in swept(app, dry_run=True).found] == [three]
-    assert spilled(kept.folder)
+    assert kept.log.spilled()
 
 
 def test_gc_refuses_an_age_below_an_hour_and_a_store_in_suspect_mode(kept: Kept) -> None:
-    from doubtless.store.recover import recover
+    from doubtless.store import recover_store
 
     app = kept.app()
     kept.litter(app)
     with pytest.raises(UsageError, match="younger than"):
         app.gc(older_than="PT59M")
     app.close()
-    recover(f"{kept.folder}/recon.db", clock=kept.clock.now, accept=True, by="kim", why="restored")
+    recover_store(kept.log.url, clock=kept.clock.now, state="", accept=True, by="kim", why="restored")
     kept.later()
     with pytest.raises(StoreRefused, match="suspect mode"):
         kept.app().gc()
 
 
 def test_the_bucket_down_gc_and_verify_say_so_and_delete_nothing(
-    tmp_path: Path, proxy: Proxy, prefix: str, server: int
+    log: Log, proxy: Proxy, prefix: str, server: int
 ) -> None:
-    shop = Kept(tmp_path, url_of(proxy, prefix))
+    shop = Kept(log, url_of(proxy, prefix))
     app = shop.app()
     shop.run(app)
     shop.later()
@@ -151,9 +151,9 @@ def test_the_bucket_down_gc_and_verify_say_so_and_delete_nothing(
 
 
 def test_verify_names_what_is_missing_and_with_content_what_is_not_what_was_put(
-    tmp_path: Path, proxy: Proxy, prefix: str, server: int
+    log: Log, proxy: Proxy, prefix: str, server: int
 ) -> None:
-    shop = Kept(tmp_path, url_of(proxy, prefix))
+    shop = Kept(log, url_of(proxy, prefix))
     app = shop.app()
     shop.run(app, "l" * BIG)
     assert app.verify(content=True) == []
@@ -172,7 +172,7 @@ def test_verify_names_what_is_missing_and_with_content_what_is_not_what_was_put(
 
 
 def cli(kept: Kept, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "doubtless.cli", *words, "--store", f"sqlite:///{kept.folder}/recon.db"]
+    command = [sys.executable, "-m", "doubtless.cli", *words, "--store", kept.log.url]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

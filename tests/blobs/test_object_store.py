@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bucket_ground import BUCKET, Proxy, ask, objects, spilled, url_of
+from bucket_ground import BUCKET, Log, Proxy, ask, forget_claims, objects, url_of
 
 from doubtless import Doubtless, NeedsHuman, StoreDamaged, StoreRefused, StoreUnavailable, injected
 from doubtless.events import Kind
@@ -26,8 +26,9 @@ FAILING = ["refused", "lost", "unavailable", "read_only", "hangs"]
 class Shop:
     """A task with one write, `print_report`, whose params or result are large; each app is another program on one log."""
 
-    def __init__(self, folder: Path, url: str | None) -> None:
-        self.folder = folder
+    def __init__(self, log: Log, url: str | None) -> None:
+        self.log = log
+        self.folder = log.folder
         self.url = url
         self.clock = FakeClock()
         self.effects = 0
@@ -37,7 +38,7 @@ class Shop:
 
     def app(self, **options: Any) -> Doubtless:
         options = {"blobs": self.url, "store_patience": 0.05, **options}
-        app = Doubtless(f"sqlite:///{self.folder}/recon.db", namespace="blobs", clock=self.clock, **options)
+        app = Doubtless(self.log.url, namespace="blobs", clock=self.clock, **options)
         self.apps.append(app)
 
         @app.step(effect="non_idem_write", timeout="PT5S")
@@ -66,13 +67,13 @@ class Shop:
     def close(self) -> None:
         for app in self.apps:
             if app._store is not None:
-                app.store._owner.tasks.clear()  # type: ignore[attr-defined]
+                forget_claims(app.store)
             app.close()
 
 
 @pytest.fixture
-def shop(tmp_path: Path, proxy: Proxy, prefix: str) -> Iterator[Shop]:
-    one = Shop(tmp_path, url_of(proxy, prefix))
+def shop(log: Log, proxy: Proxy, prefix: str) -> Iterator[Shop]:
+    one = Shop(log, url_of(proxy, prefix))
     yield one
     one.close()
 
@@ -174,7 +175,7 @@ def test_large_params_and_results_lie_in_the_bucket_and_are_there_for_the_next_p
 ) -> None:
     assert shop.run(shop.app(), "l" * BIG) == BIG
     assert len(objects(server, prefix)) == 2
-    assert not (shop.folder / "recon.db.blobs").exists()
+    assert not shop.log.blobs.exists()
     again = shop.app(blobs=None)  # the log knows the place, and how to reach it
     assert shop.run(again, "l" * BIG) == BIG
     assert again.show("r1").steps[0].output["pdf"] == "p" * BIG
@@ -220,17 +221,17 @@ def test_a_result_that_the_bucket_does_not_take_is_kept_and_the_effect_is_not_re
     shop.before_return = lambda: setattr(proxy, "mode", mode)
     with pytest.raises(StoreUnavailable, match="is done but cannot be recorded"):
         shop.run(app)
-    (kept,) = spilled(shop.folder)
+    (kept,) = shop.log.spilled()
     assert "p" * 1000 in kept.read_text()
     assert shop.rows(app, Kind.STEP_SETTLED) == 0
     with pytest.raises(StoreUnavailable):  # still down: nothing is lost, and nothing is run again
         shop.run(app)
-    assert spilled(shop.folder) == [kept]
+    assert shop.log.spilled() == [kept]
     assert shop.effects == 1
     proxy.mode = "through"
     proxy.release.set()
     assert shop.run(shop.app()) == BIG
-    assert spilled(shop.folder) == []
+    assert shop.log.spilled() == []
     assert shop.effects == 1
     assert len(objects(server, prefix)) == 1
     assert shop.swallowed == []
@@ -251,7 +252,7 @@ def test_a_bucket_that_comes_back_in_time_gets_the_result_and_nothing_is_spilled
     assert shop.run(app) == BIG
     assert len(pauses) == 2
     assert shop.effects == 1
-    assert spilled(shop.folder) == []
+    assert shop.log.spilled() == []
 
 
 @pytest.mark.parametrize("mode", ["refused", "cut", "unavailable", "hangs", "gone", "other"])
@@ -329,7 +330,7 @@ def test_a_log_whose_content_is_in_one_place_is_not_opened_with_another(shop: Sh
     assert shop.effects == 1
 
 
-def test_content_from_the_time_before_the_bucket_is_read_from_the_folder(shop: Shop, server: int, prefix: str) -> None:
+def test_content_from_the_time_before_the_bucket_is_read_from_where_it_is(shop: Shop, server: int, prefix: str) -> None:
     first = shop.app(blobs=None)
     shop.run(first)
     first.close()
@@ -344,11 +345,11 @@ def test_content_from_the_time_before_the_bucket_is_read_from_the_folder(shop: S
 
 
 def test_two_logs_under_one_prefix_do_not_share_objects(
-    shop: Shop, tmp_path: Path, server: int, prefix: str
+    shop: Shop, make_log: Callable[[Path], Log], server: int, prefix: str
 ) -> None:
     shop.run(shop.app())
-    (tmp_path / "other").mkdir()
-    other = Shop(tmp_path / "other", shop.url)
+    (shop.folder / "other").mkdir()
+    other = Shop(make_log(shop.folder / "other"), shop.url)
     other.run(other.app())
     assert len({name.removeprefix(prefix).split("/")[1] for name in objects(server, prefix)}) == 2
     other.close()
@@ -368,8 +369,8 @@ def test_the_environment_names_the_place_too(shop: Shop, server: int, prefix: st
         "file://host/path", "https://bucket.example.org",
     ],
 )  # fmt: skip
-def test_a_place_that_is_none_or_holds_credentials_is_refused_before_anything_is_written(tmp_path: Path, url: str) -> None:
-    shop = Shop(tmp_path, url)
+def test_a_place_that_is_none_or_holds_credentials_is_refused_before_anything_is_written(log: Log, url: str) -> None:
+    shop = Shop(log, url)
     with pytest.raises(StoreRefused, match="blobs="):
         shop.run(shop.app())
     assert shop.effects == 0
@@ -385,8 +386,8 @@ def test_without_obstore_a_bucket_is_refused_at_start_and_not_when_the_first_lar
     assert shop.effects == 0
 
 
-def test_a_folder_of_ones_own_choice_holds_the_content(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, f"file://{tmp_path}/content")
+def test_a_folder_of_ones_own_choice_holds_the_content(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, f"file://{tmp_path}/content")
     assert shop.run(shop.app()) == BIG
     assert shop.run(shop.app(blobs=None)) == BIG
     assert shop.run(shop.app(blobs=f"{tmp_path}/content")) == BIG

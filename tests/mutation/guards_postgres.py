@@ -9,8 +9,45 @@ OPENING = "postgres/test_opening.py::test_"
 CUT = "postgres/test_connections.py::test_"
 LOG = "store/test_log.py::test_"
 UF = "unit/test_fold.py::test_"
+HOSTS = "blobs/test_hosts.py::test_"
+GC = "blobs/test_gc.py::test_"
 
 POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "a host that does not see the folder of the log's content is refused at start",
+        "store/chosen.py",
+        "    if not os.path.isdir(folder_of(place)):",
+        "    if False:",
+        (HOSTS + "a_host_that_does_not_see_the_folder_of_the_log_s_content_is_refused_and_told_where_it_lies",),
+    ),
+    (
+        "a folder that has gone away is no empty folder",
+        "store/chosen.py",
+        "        if not os.path.isdir(self.path):",
+        "        if False:",
+        (HOSTS + "a_folder_that_is_not_there_any_more_makes_no_result_lost_and_no_write_sent_again",),
+    ),
+    (
+        "of two places that are written down at once one stands",
+        "store/sql/postgres.sql",
+        "SET blobs = $1\nWHERE blobs IS NULL",
+        "SET blobs = $1",
+        (HOSTS + "of_two_hosts_that_begin_at_once_one_place_stands_and_the_other_leaves_no_folder_behind",),
+    ),
+    (
+        "PostgreSQL: what is too large for one value is refused before it is sent",
+        "store/pg/content.py",
+        "if len(content) > LARGEST:",
+        "if False:",
+        (HOSTS + "a_result_that_the_database_does_not_take_is_said_with_what_takes_it_and_is_not_lost",),
+    ),
+    (
+        "PostgreSQL: gc deletes nothing that a snapshot names",
+        "store/sql/postgres.sql",
+        "UNION ALL\nSELECT NULL, NULL, content, NULL\nFROM {{schema}}.snapshots",
+        "",
+        (GC + "what_a_spilled_result_or_a_snapshot_names_is_kept",),
+    ),
     (
         "PostgreSQL: the epoch is checked as one row is written",
         TABLES,

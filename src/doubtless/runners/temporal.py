@@ -11,7 +11,6 @@ The workflows hold no result and decide nothing: what they do again, they may do
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -21,7 +20,7 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 
-from .. import runners
+from .. import host, runners
 from ..app import Doubtless
 from ..durations import parse_duration
 
@@ -96,7 +95,7 @@ class TemporalRunner:
         self._every, self._heartbeat = (parse_duration(each) / 1e6 for each in (every, heartbeat))
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
+        self._lock = host.lock()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="doubtless-temporal")
         self.activities: Sequence[Callable[..., Any]] = (self._advance, self._sweep)
         app.on_wake(self.hand_over)
@@ -106,7 +105,7 @@ class TemporalRunner:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="doubtless-temporal", daemon=True).start()
+                host.thread(target=self._loop.run_forever, name="doubtless-temporal", daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._wake(task_id), self._loop).result(10)
 
     async def begin(self, client: Client) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
+from .. import host
 from ..errors import StoreRefused
 
 OPTIONS = ("endpoint", "region")
@@ -57,12 +58,16 @@ class BlobStore(Protocol):
 
 
 class BlobPlace(NamedTuple):
-    """A place for content, as a URL says it: ``s3://bucket/prefix`` or a folder. `tag`: the log's own part of it."""
+    """A place for content, as a URL says it: ``s3://bucket/prefix`` or a folder.
+
+    `tag`: the log's own part of it; `host`: of a folder, the host that wrote it down.
+    """
 
     scheme: str
     where: str
     options: tuple[tuple[str, str], ...] = ()
     tag: str = ""
+    host: str = ""
 
     def same(self, other: BlobPlace) -> bool:
         """True when both name one place, however it is reached."""
@@ -77,7 +82,7 @@ class BlobPlace(NamedTuple):
 
     def written(self) -> str:
         """The URL as it is written down in the log."""
-        return f"{self.url()}#{self.tag}"
+        return f"{self.url()}#{self.tag}" + (f"@{self.host}" if self.host else "")
 
 
 def parse_place(url: str) -> BlobPlace:
@@ -94,7 +99,8 @@ def parse_place(url: str) -> BlobPlace:
 
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and os.path.isabs(parts.path) and not parts.query:
-        return BlobPlace("file", os.path.normpath(parts.path), tag=parts.fragment)
+        tag, _, first = parts.fragment.partition("@")
+        return BlobPlace("file", os.path.normpath(parts.path), (), tag, first)
     if parts.scheme != "s3" or not parts.netloc:
         raise StoreRefused(f"blobs={url!r} is no place for content", hint='write blobs="s3://bucket/prefix" or "file:///path"')
     options = tuple(sorted(parse_qsl(parts.query, keep_blank_values=True)))
@@ -132,22 +138,48 @@ def whole(blobs: BlobStore, digest: bytes) -> bool:
     return hashed.digest() == digest
 
 
-def refuse_without_obstore(place: BlobPlace) -> None:
+def refuse_unusable(place: BlobPlace, location: str) -> None:
     """Refuse at start what could not be used when the first large result comes. Raises: StoreRefused."""
-    if place.scheme != "s3":
-        return
+    if place.scheme == "file":
+        from .chosen import refuse_elsewhere
+
+        refuse_elsewhere(place, location)
+    else:
+        refuse_without_obstore(place)
+
+
+def refuse_without_obstore(place: BlobPlace) -> None:
+    """Refuse a bucket that this installation cannot reach. Raises: StoreRefused."""
     from importlib.util import find_spec
 
     if find_spec("obstore") is None:
         raise StoreRefused(f"{place.url()} needs obstore, which is not installed", hint="pip install 'doubtless[s3]'")
 
 
+def write_down(place: BlobPlace, tag: str, write: Callable[[str], str]) -> str:
+    """Have the log write down a place, with a part of its own in it; what stands there: another process may be faster.
+
+    Durable: a folder is made before the log names it. Raises: StoreRefused.
+    """
+    if place.scheme != "file":
+        refuse_without_obstore(place)
+        return write(place._replace(tag=tag).written())
+    from .chosen import make, unmake
+
+    place = place._replace(tag=tag, host=host.name())
+    make(place)
+    stands = write(place.written())
+    if stands != place.written():
+        unmake(place)
+    return stands
+
+
 def open_place(place: BlobPlace, now: Callable[[], int]) -> BlobStore:
     """The store of a place; nothing is asked of it before its first use. `now`: wall-clock microseconds."""
     if place.scheme == "file":
-        from .folder import Folder
+        from .chosen import ChosenFolder, folder_of
 
-        return Folder(os.path.join(place.where, place.tag))
+        return ChosenFolder(folder_of(place), place.host)
     from .bucket import Bucket
 
     bucket, _, prefix = place.where.partition("/")

@@ -5,13 +5,12 @@ An object's name is its log's own prefix, then ``sha256/ab/cdef…``. It is sent
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from .. import host
 from ..errors import StoreUnavailable
 from .blobstore import Stored
 
@@ -43,7 +42,7 @@ class Bucket:
         self._options = options
         self._now = now
         self._store: S3Store | None = None
-        self._lock = threading.Lock()
+        self._lock = host.lock()
 
     def put(self, digest: bytes, content: bytes) -> None:
         """Keep content: put if absent, and what is there is read back and replaced when it is not the same."""
@@ -166,7 +165,7 @@ class Bucket:
 
     def _ready(self) -> tuple[Any, S3Store]:
         global _used_by
-        if _used_by not in (None, os.getpid()):
+        if _used_by not in (None, host.pid()):
             raise StoreUnavailable(
                 f"{self.place} was used before this process was forked, and its connections do not follow into a child",
                 hint="start children with spawn, or let the parent use the object store only after it has forked",
@@ -175,7 +174,7 @@ class Bucket:
         with self._lock:
             if self._store is None:
                 self._store = self._open()
-            _used_by = os.getpid()
+            _used_by = host.pid()
         import obstore
 
         return obstore, self._store

@@ -10,7 +10,6 @@ import atexit
 import fcntl
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +61,7 @@ class Owner:
                 self._claiming -= 1
 
     def _create(self, now: int, randomness: Randomness) -> str:
-        who = json.dumps({"pid": host.pid(), "host": socket.gethostname(), "program": sys.argv[0], "started": now})
+        who = json.dumps({"pid": host.pid(), "host": host.name(), "program": sys.argv[0], "started": now})
         while True:
             name = f"{host.pid()}-{randomness(6).hex()}"
             path = os.path.join(self.folder, name)
@@ -197,7 +196,7 @@ def describe(folder: str, owner: str) -> Who:
 
 def how_to_end(who: Who) -> str:
     """The command that ends an owner's process; a stopped one must be woken or killed."""
-    if who.host and who.host != socket.gethostname():
+    if who.host and who.host != host.name():
         return f"end it where it runs: kill {who.pid} on host {who.host}"
     try:
         with open(f"/proc/{who.pid}/stat", encoding="utf-8", errors="replace") as file:

@@ -1,11 +1,18 @@
-"""Content above 1 MiB where no object store is given: in the database too, written before the row that names it."""
+"""Content above 1 MiB where no `blobs` is given: in the database too, which all hosts share, before the row that names it.
+
+A folder would be one host's (docs/decisions/0019-where-a-teams-content-lies.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...errors import StoreUnavailable
 from ..folder import Folder, Hooks
 from .link import Link
+
+LARGEST = 256 << 20
+"""Bytes of one content. PostgreSQL takes less than 1 GiB in one value, and both sides hold it whole, several times over."""
 
 
 class DatabaseContent(Folder):
@@ -21,7 +28,13 @@ class DatabaseContent(Folder):
         self._queries = queries
 
     def put(self, digest: bytes, content: bytes) -> None:
-        """Write content; it is committed at return. Raises: StoreUnavailable."""
+        """Write content; it is committed at return. Raises: StoreUnavailable, also for what belongs into an object store."""
+        if len(content) > LARGEST:
+            raise StoreUnavailable(
+                f"content of {len(content)} bytes is more than the database takes ({LARGEST})",
+                hint='give the log an object store, blobs="s3://bucket/prefix" (what there is is found where it is), then resume',
+                written=False,
+            )
         self._link.write("blob", self._queries["put_blob"], (digest, content), lambda: None, lambda rows: True)
 
     def get(self, digest: bytes) -> bytes | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import weakref
@@ -61,7 +60,7 @@ class Leases:
         """This process's name as an owner: its number, host and program, and something that no other process has."""
         if not self.name:
             program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-            self.name = f"{host.pid()}-{self._randomness(6).hex()}@{socket.gethostname()}:{program[:60]}"
+            self.name = f"{host.pid()}-{self._randomness(6).hex()}@{host.name()}:{program[:60]}"
         return self.name
 
     # ------------------------------------------------------------ claims

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -92,7 +91,7 @@ class Link:
 
     def _begin(self) -> None:
         self._idle: list[Connection] = []
-        self._free = threading.BoundedSemaphore(self._limit)
+        self._free = host.slots(self._limit)
 
     # ------------------------------------------------------------ connections
 
