@@ -9,7 +9,7 @@ SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove simulate explore fuzz power mutants engines guarantee docs golden clean
+.PHONY: help setup demo test lint types bench crash-bench prove simulate explore fuzz power storm mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ explore: setup ## every state of the protocol within the printed bounds, on all 
 
 power: setup ## every disk that a power loss may leave, on all cores: nothing acknowledged is missing; writes docs/proof.md
 	$(BIN)/python -m tests.power --record
+
+storm: setup ## MINUTES (5) of killed, stopped and cut workers and PostgreSQL, effects counted outside; writes docs/storm.md
+	$(BIN)/python -m tests.storm $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) --record
 
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
 	$(BIN)/python -m tests.mutation.run --record

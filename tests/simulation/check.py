@@ -30,7 +30,7 @@ def check(played: Play) -> list[str]:
             rows = store.rows(head.task_id)
             if head.status not in TERMINAL:
                 wrong.append(f"I6: task {head.task_id} stands at {head.status}: {head.why}")
-            wrong += _log(head.task_id, rows)
+            wrong += log_rules(head.task_id, rows)
             records = fold_steps(rows)
             logged |= {(head.task_id, path) for path in records}
             wrong += _world(played, head.task_id, head.status, records)
@@ -43,7 +43,7 @@ def check(played: Play) -> list[str]:
         store.close()
 
 
-def _log(task_id: str, rows: list[Event]) -> list[str]:
+def log_rules(task_id: str, rows: list[Event]) -> list[str]:
     """I3, I4, I5, I8, I9 on the rows alone."""
     wrong = []
     moves, cases, closed = Moves(), set[str](), Counter[str]()

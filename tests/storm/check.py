@@ -1,0 +1,171 @@
+"""What must hold after a storm: the log's rules, the effects counted outside, that both agree, and that nothing is silent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from tests.simulation.check import log_rules
+
+from doubtless import Doubtless
+from doubtless.events import TERMINAL, UNDO, Effect, Event, StepStatus, TaskStatus
+from doubtless.fold import StepRecord, fold_steps
+
+from . import truth
+from .storm import Storm
+from .truth import Truth
+
+AWAY = 6
+"""The exit code of a worker that was started while the store was away; whoever supervises it starts it again."""
+MADE = {"create_adjustment": "sheet", "submit_approval": "approval", "submit_approval_async": "approval"}
+
+
+class Task(NamedTuple):
+    """One task as the log has it."""
+
+    id: str
+    status: str
+    run: str
+    records: dict[str, StepRecord]
+    rows: list[Event]
+
+
+def check(storm: Storm) -> list[str]:
+    """What is wrong, in words; empty: nothing."""
+    wrong = [*storm.stuck, *storm.person.wrong]
+    books = truth.read(storm.folder / "office.db")
+    tasks = read_tasks(storm.desk)
+    wrong += accepted(storm.acknowledged(), [one.id for one in storm.tasks], [task.id for task in tasks])
+    wrong += none_twice(books)
+    for task in tasks:
+        wrong += log_rules(task.id, task.rows)
+        wrong += ended(task)
+        wrong += agrees(task, books)
+    wrong += unknown_to_the_log(tasks, books)
+    wrong += [f"verify: {problem.where} {problem.event_seq}: {problem.what}" for problem in storm.desk.verify()]
+    wrong += marks(storm)
+    wrong += said_by_the_processes(storm)
+    return wrong
+
+
+def read_tasks(app: Doubtless) -> list[Task]:
+    tasks = []
+    for head in app.tasks():
+        rows = app.store.rows(head.task_id)
+        tasks.append(Task(head.task_id, head.status, head.task_id, fold_steps(rows), rows))
+    return tasks
+
+
+# ------------------------------------------------------------ each by itself
+
+
+def accepted(acknowledged: list[str], wanted: list[str], stored: list[str]) -> list[str]:
+    """Everything that was acknowledged is there, once; and everything was acknowledged."""
+    wrong = [f"task {one} was acknowledged, and the log does not have it" for one in sorted({*acknowledged} - {*stored})]
+    wrong += [f"task {one} was never acknowledged" for one in sorted({*wanted} - {*acknowledged})]
+    wrong += [f"task {one} is in the log, and nobody started it" for one in sorted({*stored} - {*wanted})]
+    return wrong
+
+
+def none_twice(books: Truth) -> list[str]:
+    """No effect twice, by what it was done for."""
+    wrong = []
+    kinds: dict[str, Any] = {
+        "sheet": books.sheets, "approval": books.approvals, "message": books.messages, "closing": books.closings,
+    }  # fmt: skip
+    for kind, groups in kinds.items():
+        wrong += [f"TWICE: {len(made)} of the {kind} for {what}" for what, made in groups.items() if len(made) != 1]
+    return wrong + [f"TWICE: {kind} of {reference}: {times} times" for (kind, reference), times in books.undone.items() if times != 1]
+
+
+def ended(task: Task) -> list[str]:
+    """The task has an end that says why, and none of its writes is left in doubt."""
+    wrong = []
+    if task.status not in TERMINAL:
+        wrong.append(f"I6: task {task.id} stands at {task.status}")
+    for path, record in task.records.items():
+        if record.effect != Effect.READ and not record.settled and not record.name.startswith("$"):
+            wrong.append(f"I6: {record.name} at {task.id} {path} is {record.status}, and its task has ended {task.status}")
+        wrong += [f"I6: case {case} of {task.id} is open, and its task has ended" for case in record.cases]
+    if task.status == TaskStatus.FAILED and not any(row.error or row.data for row in task.rows[-1:]):
+        wrong.append(f"task {task.id} has failed, and nothing says why")
+    return wrong
+
+
+def agrees(task: Task, books: Truth) -> list[str]:
+    """What the log says of each write is so at the other side."""
+    wrong = []
+    for path, record in task.records.items():
+        if record.effect == Effect.READ or record.name.startswith(("$", "withdraw_")):
+            continue
+        made = made_by(task, record, books)
+        what = f"{record.name} at {task.id} {path} is {record.status}"
+        if record.status in (StepStatus.DONE, StepStatus.COMPENSATED) and len(made) != 1:
+            wrong.append(f"done means done: {what}, and was made {len(made)} times")
+        if record.status == StepStatus.NOT_APPLIED and made:
+            wrong.append(f"not_applied means so: {what}, and was made {len(made)} times")
+        undo = task.records.get(UNDO + path)
+        withdrawn = bool(made) and made[0].get("status") == "withdrawn"
+        if record.status == StepStatus.COMPENSATED and not withdrawn:
+            wrong.append(f"I7: {what}, and stands at the other side: {made}")
+        if withdrawn and undo is None:
+            wrong.append(f"I7: {what}, it was withdrawn, and the log knows of no compensation")
+        if undo is not None and undo.status == StepStatus.DONE and not withdrawn:
+            wrong.append(f"I7: {what}, its compensation is done, and it stands at the other side")
+        if undo is not None and undo.status == StepStatus.NOT_APPLIED and withdrawn:
+            wrong.append(f"I7: {what}, its compensation is not applied, and it was withdrawn")
+        if task.status == TaskStatus.COMPENSATED and path + record.name in MADE and record.status == StepStatus.DONE:
+            wrong.append(f"I7: {what}, and its task is compensated")
+    return wrong
+
+
+def made_by(task: Task, record: StepRecord, books: Truth) -> list[dict[str, Any]]:
+    """The other side's records of what this write was to do."""
+    if record.name in MADE:
+        return books.by_reference(MADE[record.name], tuple(key.hex() for key in record.keys))
+    group = books.messages if record.name == "notify" else books.closings
+    return group.get(task.run, [])
+
+
+def unknown_to_the_log(tasks: list[Task], books: Truth) -> list[str]:
+    """I1: nothing was done of which the log knows nothing."""
+    keys = {key.hex() for task in tasks for record in task.records.values() for key in record.keys}
+    made = [one for groups in (books.sheets, books.approvals) for group in groups.values() for one in group]  # type: ignore[attr-defined]
+    wrong = [f"I1: {one['id']} bears a key that the log does not have: {one}" for one in made if one["reference"] not in keys]
+    for name, groups in (("notify", books.messages), ("close_run", books.closings)):
+        runs = {task.run for task in tasks if any(record.name == name for record in task.records.values())}
+        wrong += [f"I1: {name} was done for {run}, and the log knows of no such step" for run in groups if run not in runs]
+    return wrong
+
+
+# ------------------------------------------------------------ beside the log
+
+
+def marks(storm: Storm) -> list[str]:
+    """Each machine's mark names an event that the store has: opened with it, it is not refused, and verify has nothing to say."""
+    wrong = []
+    for member in (*storm.members, storm.client):
+        url = storm.store_url(member.name).replace("{port}", str(storm.database.server.port))
+        url = storm.store_url(member.name).replace("{port}", str(member.weather.port)) if member.lives else url
+        app = Doubtless(url, read_only=True)
+        try:
+            wrong += [f"the mark of {member.name}: {problem.where}: {problem.what}" for problem in app.store.verify()]
+        finally:
+            app.close()
+    return wrong
+
+
+def said_by_the_processes(storm: Storm) -> list[str]:
+    """No process has died of a fault of its own, or was refused the store."""
+    wrong = []
+    for member in (*storm.members, storm.client):
+        said = member.said()
+        for word in ("Traceback", "StoreDamaged", "StoreRefused", "StoreSuspect", "Fatal Python error", "left alone"):
+            if word in said:
+                at = said.index(word)
+                wrong.append(f"{member.name} said {word}: …{said[max(0, at - 200) : at + 1500]}")
+        odd = Counter(code for code in member.codes if code not in (0, -9, 143, AWAY))
+        if member.codes.count(AWAY) > said.count("the store cannot be opened"):
+            wrong.append(f"{member.name} was refused a store that was there")
+        wrong += [f"{member.name} ended {times} times with exit code {code}" for code, times in odd.items()]
+    return wrong
