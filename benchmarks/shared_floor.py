@@ -1,0 +1,298 @@
+"""The yardstick for many tasks in one process: the same rows by hand, with commits that all tasks of an event loop share.
+
+It writes what the product writes for a task of write steps, all columns of it: canonical JSON, a keyed digest of the params and a
+key, the hash of each row and the chain; a row before the call and one after it, each durable before the task goes on. What it
+does without are policies, checks, owners, cases, freezes, replay, timeouts, and anything that can go wrong.
+
+Two ways to share a commit are tried, and the faster one is the floor: a writer at the end of each turn of the loop, and a writer
+thread. `python benchmarks/shared_floor.py [URL]` prints the ratios; with a `postgresql://` URL, of a database of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from hashlib import blake2b, sha256
+from typing import Any, NamedTuple, Protocol
+
+import apsw
+
+from doubtless import Doubtless, injected
+
+_dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_NAMESPACE = b"benchmark"
+
+COLUMNS = (
+    ("task_id", "TEXT"), ("event_seq", "INTEGER"), ("step_seq", "INTEGER"), ("path", "TEXT"), ("step_name", "TEXT"),
+    ("kind", "TEXT"), ("status", "TEXT"), ("attempt", "INTEGER"), ("effect_class", "TEXT"), ("idempotency_key", "BLOB"),
+    ("input_hash", "BLOB"), ("input_ref", "TEXT"), ("output_ref", "TEXT"), ("error", "TEXT"), ("data", "BLOB"),
+    ("started_at", "INTEGER"), ("finished_at", "INTEGER"), ("boot_at", "INTEGER"), ("epoch", "INTEGER"),
+    ("format", "INTEGER"), ("prev_hash", "BLOB"),
+)  # fmt: skip
+Row = tuple[Any, ...]
+
+
+class Line(NamedTuple):
+    """One line of a table; times in microseconds per write step."""
+
+    what: str
+    ours: float
+    floor: float
+    ratio: float
+    limit: str
+
+
+# ---------------------------------------------------------------- where rows go
+
+
+class Sink(Protocol):
+    """What commits many rows at once, durable at return."""
+
+    def commit(self, rows: Sequence[Row]) -> None: ...
+
+
+class SqliteSink:
+    """One SQLite file, with the pragmas of the product."""
+
+    def __init__(self, path: str) -> None:
+        self.connection = apsw.Connection(path)
+        self.connection.pragma("journal_mode", "wal")
+        self.connection.pragma("synchronous", "full")
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+        self.connection.execute(f"CREATE TABLE log ({columns}, PRIMARY KEY (task_id, event_seq)) WITHOUT ROWID")
+        self.cursor = self.connection.cursor()
+        self.insert = f"INSERT INTO log VALUES ({', '.join('?' * len(COLUMNS))})"
+
+    def commit(self, rows: Sequence[Row]) -> None:
+        cursor = self.cursor
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.executemany(self.insert, rows)
+        cursor.execute("COMMIT")
+
+
+class PostgresSink:
+    """One table of a PostgreSQL database; all rows of a commit in one statement, from one text."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        types = {"TEXT": "text", "INTEGER": "bigint", "BLOB": "bytea"}
+        columns = ", ".join(f"{name} {types[kind]}" for name, kind in COLUMNS)
+        self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
+        self.connection.execute("DROP TABLE IF EXISTS log")
+        self.connection.execute(f"CREATE TABLE log ({columns}, PRIMARY KEY (task_id, event_seq))".encode())
+        self.insert = f"INSERT INTO log SELECT * FROM json_to_recordset($1::json) AS given ({columns})".encode()
+        self.names = [name for name, _ in COLUMNS]
+
+    def commit(self, rows: Sequence[Row]) -> None:
+        said = [
+            {name: "\\x" + value.hex() if type(value) is bytes else value for name, value in zip(self.names, row, strict=True)}
+            for row in rows
+        ]
+        self.connection.execute(self.insert, (json.dumps(said, ensure_ascii=False, separators=(",", ":")),))
+
+
+# ---------------------------------------------------------------- who commits
+
+
+class TurnWriter:
+    """Commits at the end of each turn of the event loop what was put down in it."""
+
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        self.sink, self.loop = sink, loop
+        self.rows: list[Row] = []
+        self.futures: list[asyncio.Future[None]] = []
+
+    def put(self, row: Row) -> asyncio.Future[None]:
+        if not self.rows:
+            self.loop.call_soon(self._commit)
+        self.rows.append(row)
+        future = self.loop.create_future()
+        self.futures.append(future)
+        return future
+
+    def _commit(self) -> None:
+        rows, self.rows = self.rows, []
+        futures, self.futures = self.futures, []
+        self.sink.commit(rows)
+        for future in futures:
+            future.set_result(None)
+
+    def close(self) -> None:
+        pass
+
+
+class ThreadWriter:
+    """A thread that commits what lies there, again and again; batches grow by themselves."""
+
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        self.sink, self.loop = sink, loop
+        self.waiting: list[tuple[Row, asyncio.Future[None]]] = []
+        self.lock, self.wake, self.ended = threading.Lock(), threading.Semaphore(0), False
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def put(self, row: Row) -> asyncio.Future[None]:
+        future = self.loop.create_future()
+        with self.lock:
+            first = not self.waiting
+            self.waiting.append((row, future))
+        if first:
+            self.wake.release()
+        return future
+
+    def _work(self) -> None:
+        while not self.ended:
+            self.wake.acquire()
+            with self.lock:
+                taken, self.waiting = self.waiting, []
+            if taken:
+                self.sink.commit([row for row, _ in taken])
+                self.loop.call_soon_threadsafe(self._done, [future for _, future in taken])
+
+    @staticmethod
+    def _done(futures: list[asyncio.Future[None]]) -> None:
+        for future in futures:
+            future.set_result(None)
+
+    def close(self) -> None:
+        self.ended = True
+        self.wake.release()
+        self.thread.join()
+
+
+Writer = TurnWriter | ThreadWriter
+
+
+# ---------------------------------------------------------------- a task by hand
+
+
+class Chain:
+    """One task's rows: encoded, hashed, chained, durable one after the other."""
+
+    def __init__(self, writer: Writer, task: str) -> None:
+        self.writer, self.task = writer, task
+        self.seq, self.hash, self.epoch = 0, b"", int.from_bytes(os.urandom(8)) >> 2
+
+    async def put(
+        self, kind: str, *, step: int | None = None, name: str | None = None, status: str | None = None,
+        attempt: int | None = None, effect: str | None = None, key: bytes | None = None, digest: bytes | None = None,
+        given: str | None = None, made: str | None = None, data: bytes | None = None, began: bool = False,
+    ) -> None:  # fmt: skip
+        """Write one row; durable at return."""
+        self.seq += 1
+        now, boot = time.time_ns() // 1000, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+        path = None if step is None else str(step)
+        prev = self.hash or None
+        began_at, ended_at = (now, None) if began else (None, now)
+        row = (
+            self.task, self.seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, None, data, began_at,
+            ended_at, boot, self.epoch, 1, prev,
+        )  # fmt: skip
+        text = (
+            f"{self.task}\0{self.seq}\0{step}\0{path}\0{name}\0{kind}\0{status}\0{attempt}\0{effect}\0{key and key.hex()}\0"
+            f"{digest and digest.hex()}\0{given}\0{made}\0None\0{data and data.hex()}\0{began_at}\0{ended_at}\0{boot}\0"
+            f"{self.epoch}\0001\0{prev and prev.hex()}"
+        )
+        self.hash = sha256(text.encode()).digest()
+        await self.writer.put(row)
+
+    async def write(self, step: int, name: str, fn: Callable[..., Coroutine[Any, Any, Any]], policy: bytes, **params: Any) -> Any:
+        """A write step: its row, the call with what that row holds, the row of its result."""
+        text = _dump(params)
+        digest = blake2b(text.encode(), key=_NAMESPACE, person=b"input", digest_size=32).digest()
+        place = f'["key:1","{self.task}","{step}","{name}",0,{text}]'
+        key = blake2b(place.encode(), key=_NAMESPACE, person=b"key", digest_size=32).digest()
+        await self.put(
+            "StepIntended", step=step, name=name, status="uncertain", attempt=1, effect="non_idem_write", key=key, digest=digest,
+            given="inline:" + text, data=policy, began=True,
+        )  # fmt: skip
+        output = _dump(await fn(**json.loads(text), idempotency_key=key.hex()))
+        await self.put("StepSettled", step=step, name=name, status="done", attempt=1, made="inline:" + output)
+        return json.loads(output)
+
+
+async def by_hand(writer: Writer, task: str, steps: int) -> None:
+    """A task of write steps, from its acceptance to its end."""
+    chain, policy = Chain(writer, task), b"p" * 32
+    await chain.put("TaskAccepted", name="many", status="ready", digest=b"i" * 32, given='inline:{"steps":' + str(steps) + "}")
+    await chain.put("TaskClaimed", status="running")
+    for n in range(1, steps + 1):
+        await chain.write(n, "create_adjustment", create_adjustment, policy, difference=DIFFERENCE, amount=n)
+    await chain.put("TaskEnded", status="done", made="inline:null")
+
+
+DIFFERENCE = {"order": "A-17", "kind": "missing"}
+
+
+async def create_adjustment(difference: dict[str, Any], amount: int, idempotency_key: str = injected()) -> dict[str, Any]:
+    """A write's body: nothing but an answer, so that the log is all that is measured."""
+    return {"id": "sheet-4711", "amount": amount, "state": "open", "key": idempotency_key[:8]}
+
+
+# ---------------------------------------------------------------- side by side
+
+
+def shared(folder: str, rounds: int, tasks: int, steps: int, *, url: str | None = None) -> list[Line]:
+    """So many async tasks of so many write steps in one process, beside both floors, in turn: the line of the faster one.
+
+    `url`: a PostgreSQL database for both, migrated; without one, SQLite files in `folder`.
+    """
+    app = Doubtless(url or f"sqlite:///{folder}/shared-{tasks}-{steps}.db")
+    step = app.step(effect="non_idem_write")(create_adjustment)
+    plain = None if url is None else url.partition("?")[0]
+    sinks = [PostgresSink(plain) if plain else SqliteSink(f"{folder}/shared-floor-{tasks}-{steps}.db")]
+
+    @app.task
+    async def many(steps: int) -> None:
+        for n in range(1, steps + 1):
+            await step(difference=DIFFERENCE, amount=n)
+
+    async def ours(name: str) -> None:
+        await asyncio.gather(*[app.arun(many, f"{name}-{n}", steps=steps) for n in range(tasks)])
+
+    async def floor(name: str, kind: type[TurnWriter] | type[ThreadWriter]) -> None:
+        writer = kind(sinks[0], asyncio.get_running_loop())
+        await asyncio.gather(*[by_hand(writer, f"{name}-{n}", steps) for n in range(tasks)])
+        writer.close()
+
+    def timed(work: Coroutine[Any, Any, None]) -> float:
+        begun = time.perf_counter()
+        asyncio.run(work)
+        return (time.perf_counter() - begun) / (tasks * steps) * 1e6
+
+    times: list[tuple[float, float, float]] = []
+    for number in range(rounds + 1):
+        times.append(
+            (
+                timed(ours(f"recon-{number}")),
+                timed(floor(f"turn-{number}", TurnWriter)),
+                timed(floor(f"thread-{number}", ThreadWriter)),
+            )
+        )
+    app.close()
+    times = times[1:]  # the first round warms caches
+    by_turn, by_thread = statistics.median(t[1] for t in times), statistics.median(t[2] for t in times)
+    place, how = (1, "at the end of each turn of the loop") if by_turn <= by_thread else (2, "by a writer thread")
+    what = f"{tasks} async tasks of {steps:,} write steps, {'PostgreSQL' if url else 'SQLite'}; the floor commits {how}"
+    median = statistics.median
+    return [Line(what, median(t[0] for t in times), min(by_turn, by_thread), median(t[0] / t[place] for t in times), "≤ 1.67")]
+
+
+def main() -> None:
+    """Print the ratios."""
+    url = sys.argv[1] if len(sys.argv) > 1 else None
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+        for line in shared(folder, int(os.environ.get("ROUNDS", "7")), 50, int(os.environ.get("STEPS", "40")), url=url):
+            print(f"{line.what}: ours {line.ours:.1f} µs, floor {line.floor:.1f} µs, ratio {line.ratio:.2f} ({line.limit})")
+
+
+if __name__ == "__main__":
+    main()
