@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-_dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 SCHEMA = """
 CREATE TABLE log (
@@ -51,31 +51,31 @@ class Floor:
 
     def write(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """Intent, commit, call, result, commit."""
-        text = _dump(params)
+        text = dump(params)
         digest = sha256(text.encode()).digest()
         key = sha256(f"{task}:{seq}:{step}:{text}".encode()).digest()
         now = time.time_ns() // 1000
         self.cursor.execute(INTENT, (task, 2 * seq, seq, step, "non_idem_write", digest, key, text, now))
-        output = _dump(fn(**json.loads(text), idempotency_key=key.hex()))
+        output = dump(fn(**json.loads(text), idempotency_key=key.hex()))
         now = time.time_ns() // 1000
         self.cursor.execute(RESULT, (task, 2 * seq + 1, seq, step, None, None, None, output, None, now))
         return json.loads(output)
 
     def write_thin(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """The same two commits with key, params and output only: no status, class, input hash or times are filled in."""
-        text = _dump(params)
+        text = dump(params)
         key = sha256(f"{task}:{seq}:{step}:{text}".encode()).digest()
         self.cursor.execute(INTENT, (task, 2 * seq, seq, step, None, None, key, text, None))
-        output = _dump(fn(**json.loads(text), idempotency_key=key.hex()))
+        output = dump(fn(**json.loads(text), idempotency_key=key.hex()))
         self.cursor.execute(RESULT, (task, 2 * seq + 1, seq, step, None, None, None, output, None, None))
         return json.loads(output)
 
     def read(self, task: str, seq: int, step: str, fn: Callable[..., Any], **params: Any) -> Any:
         """Call, result, commit."""
-        text = _dump(params)
+        text = dump(params)
         digest = sha256(text.encode()).digest()
         began = time.time_ns() // 1000
-        output = _dump(fn(**json.loads(text)))
+        output = dump(fn(**json.loads(text)))
         now = time.time_ns() // 1000
         self.cursor.execute(RESULT, (task, 2 * seq, seq, step, "read", digest, text, output, began, now))
         return json.loads(output)

@@ -74,12 +74,13 @@ def unprivileged() -> str | None:
 class Server:
     """One server in a directory of its own, on a port of 127.0.0.1."""
 
-    def __init__(self, version: int | None = None, *, data: str | None = None) -> None:
+    def __init__(self, version: int | None = None, *, data: str | None = None, base: str | None = None) -> None:
+        """`base`: where its directory is made; by default in memory, where there is such a place."""
         self.version = version or newest()
         self.bin = servers()[self.version]
         self.user = unprivileged()
-        base = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
-        self.folder = tempfile.mkdtemp(prefix="dbls-pg-", dir=base)
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
+        self.folder = tempfile.mkdtemp(prefix="dbls-pg-", dir=base or memory)
         self.data = os.path.join(self.folder, "data")
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None

@@ -14,10 +14,11 @@ from ..snapshots import Snapshot
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
+from .pg.appending import Appending, values_of
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
 from .pg.leases import Leases, describe
-from .pg.link import Link, Refusal, Row
+from .pg.link import Link, Refusal, Row, Statement
 from .pg.mark import Mark, MarkFile
 from .pg.opening import Gate
 from .pg.place import Place, name_of, place_of
@@ -71,7 +72,7 @@ class PostgresStore(Reading):
         self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
-        self._append = self._queries["append"]
+        self._append = Appending(self._queries["append"])
         self._sharing = Sharing(
             self._link, self._queries["append_shared"], clock=clock, took=self._clock.take, standing=self._standing,
             newest=self._wrote,
@@ -321,8 +322,13 @@ class PostgresStore(Reading):
 
     def _append_one(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
         """Append a row that changes no projection, by itself."""
-        if self._may_append([event]):
-            self._write_rows([event], self._append, (*params_of(event), guard, *blob_arrays(blobs)), guard)
+        if not self._may_append([event]):
+            return
+        if blobs:
+            args = (*params_of(event), guard, *blob_arrays(blobs))
+            self._write_rows([event], self._queries["append"], args, guard)
+        else:
+            self._write_rows([event], self._append, values_of(event, guard), guard)
 
     def _may_append(self, events: Sequence[Event]) -> bool:
         """Whether this process has the claim of these rows; False: it lost it, and they stand. Raises: StaleEpoch (I4)."""
@@ -333,7 +339,7 @@ class PostgresStore(Reading):
             self._refuse(event, "DBLST", owned=True)
         return False
 
-    def _write_rows(self, events: Sequence[Event], sql: str, args: Sequence[object], guard: str | None) -> None:
+    def _write_rows(self, events: Sequence[Event], sql: str | Statement, args: Sequence[object], guard: str | None) -> None:
         """Write sealed rows, or find that they stand; sent again as they are where their fate is not known."""
         sent = self._local()
 

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: a few, opened at first use, each method on one of them for one statement.
 
 No statement needs the state of a session, so that appends work through a transaction pooler: nothing is set, nothing is
-prepared, and each statement is a transaction of its own.
+prepared (but where no pooler is: `appending`), and each statement is a transaction of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
@@ -20,12 +20,32 @@ from ..folder import Hooks
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-Connection = psycopg.Connection[Row]
+
+
+class Session(psycopg.Connection[Row]):
+    """A connection. `direct`: the server process that answers is the one that it was opened to; `prepared`: what is there."""
+
+    direct = False
+
+    def __init__(self, pgconn: psycopg.pq.abc.PGconn, **more: Any) -> None:
+        super().__init__(pgconn, **more)
+        self.prepared: set[bytes] = set()
+
+
+Connection = Session
+
+
+class Statement(Protocol):
+    """A statement that is sent in its own way."""
+
+    def run(self, session: Session, args: Sequence[Any], *, prepared: bool) -> list[Row]: ...
+
 
 PAUSES = (0.0, 0.05, 0.25, 1.0)
 """Seconds before a statement is tried again whose connection was lost."""
 
 _AGAIN = frozenset({"40001", "40P01"})
+_UNPREPARED = "26000"
 _LOST = frozenset({"57P01", "57P02", "57P03", "25P02"})
 _NO_SPACE = frozenset({"53100", "53200", "53300", "53400", "58030"})
 MISSING = frozenset({"42883", "42P01", "3F000", "42703"})
@@ -83,6 +103,7 @@ class Link:
         self.read_only = read_only
         self.statements = 0
         self.used = False
+        self.prepares = True
         self._conninfo = conninfo
         self._admit = admit
         self._limit = limit
@@ -161,16 +182,18 @@ class Link:
                 self.give(connection)
         raise AssertionError
 
-    def _execute(self, connection: Connection, sql: str, args: Sequence[Any]) -> list[Row]:
+    def _execute(self, connection: Connection, sql: str | Statement, args: Sequence[Any]) -> list[Row]:
         self.statements += 1
         self.used = True
+        if not isinstance(sql, str):
+            return sql.run(connection, args, prepared=self.prepares and connection.direct)
         cursor = connection.execute(sql, args, binary=True)
         return cursor.fetchall() if cursor.description is not None else []
 
     # ------------------------------------------------------------ writing
 
     def write(
-        self, what: str, sql: str, args: Sequence[Any], stands: Callable[[], T | None], made: Callable[[list[Row]], T]
+        self, what: str, sql: str | Statement, args: Sequence[Any], stands: Callable[[], T | None], made: Callable[[list[Row]], T]
     ) -> T:
         """Run one statement that writes, durable at return; what `made` makes of its rows.
 
@@ -205,7 +228,9 @@ class Link:
                 rows = self._execute(connection, sql, args)
             except psycopg.Error as error:
                 self._look_after(connection, error)
-                if (error.sqlstate or "") not in _AGAIN and not lost(connection, error):
+                if error.sqlstate == _UNPREPARED and self.prepares:  # a pooler that looks like the server itself
+                    self.prepares = False
+                elif (error.sqlstate or "") not in _AGAIN and not lost(connection, error):
                     said = refused(error, what, self.shown)
                     raise (unavailable(said, written=False) if isinstance(said, StoreRefused) else said) from error
                 failed = error
@@ -245,7 +270,7 @@ class Link:
 def connect(conninfo: str, shown: str, *, autocommit: bool = True) -> Connection:
     """A bare connection. Raises: StoreUnavailable, StoreRefused."""
     try:
-        return psycopg.connect(
+        return Session.connect(
             conninfo,
             autocommit=autocommit,
             prepare_threshold=None,

@@ -10,7 +10,7 @@ import psycopg
 from ...errors import StoreError, StoreRefused, StoreSuspect
 from ..mark import NAMESPACE_BYTES
 from . import schema
-from .link import as_store_error, connect, shut
+from .link import Connection, as_store_error, connect, shut
 from .mark import MarkFile
 from .opening import Gate, schema_of
 from .place import Place, place_of
@@ -40,7 +40,7 @@ def migrate(
 
 
 def _migrate(
-    connection: psycopg.Connection[tuple[object, ...]], place: Place, mark: MarkFile, namespace: bytes,
+    connection: Connection, place: Place, mark: MarkFile, namespace: bytes,
     randomness: Callable[[int], bytes],
 ) -> tuple[int, int]:  # fmt: skip
     q = schema.queries(place.schema)

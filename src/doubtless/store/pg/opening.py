@@ -54,7 +54,10 @@ class Gate:
 
     def look(self, connection: Connection) -> Server:
         """Refuse a server on which a commit is not durable or no row can be written."""
-        (standby, commit, fsync, standbys, isolation, encoding, system, timeline, _) = _one(connection, self._queries["server"])
+        (standby, commit, fsync, standbys, isolation, encoding, system, timeline, _, process) = _one(
+            connection, self._queries["server"]
+        )
+        connection.direct = process == connection.info.backend_pid
         shown = self.place.shown
         if encoding != "UTF8":
             raise StoreRefused(f"{shown} has encoding {encoding}: it holds not every text", hint="createdb -E UTF8 -T template0")

@@ -33,19 +33,16 @@ class Meta(NamedTuple):
     blobs: str | None
 
 
-def _any_of(column: str, values: Iterable[str]) -> str:
-    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
-
-
-def _ref(column: str) -> str:
-    """A ref is ``inline:…``, or ``sha256:`` and a digest in hex."""
-    return (
-        f"{column} IS NULL OR left({column}, 7) = 'inline:' OR (left({column}, 7) = 'sha256:' AND length({column}) = 71)"
-    )
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(repr(str(value)) for value in sorted(values))
 
 
 def _type(column: str) -> str:
     return "bigint" if column in _INTEGERS else "bytea" if column in _DIGESTS else "text"
+
+
+APPENDED = (*(_type(column) for column in COLUMNS), "text", "bytea[]", "bytea[]")
+"""The types of what `append` takes: a row's columns, the guarded step, content as two arrays."""
 
 
 def _from_json(place: int, column: str) -> str:
@@ -68,14 +65,12 @@ def _fill(schema: str) -> dict[str, str]:
         "case": ", ".join(CaseRow._fields),
         "key": ", ".join(KeyRow._fields),
         "snapshot": ", ".join(Snapshot._fields),
-        "kinds": _any_of("kind", Kind),
-        "task_kinds": _any_of("kind", TASK_KINDS),
-        "task_statuses": _any_of("status", TaskStatus),
-        "step_statuses": _any_of("status", StepStatus),
-        "effects": _any_of("effect_class", Effect),
-        "case_kinds": _any_of("kind", CaseKind),
-        "input_ref": _ref("input_ref"),
-        "output_ref": _ref("output_ref"),
+        "kinds": _listed(Kind),
+        "task_kinds": _listed(TASK_KINDS),
+        "task_statuses": _listed(TaskStatus),
+        "step_statuses": _listed(StepStatus),
+        "effects": _listed(Effect),
+        "case_kinds": _listed(CaseKind),
     }
 
 

@@ -373,7 +373,8 @@ SELECT
   current_setting('server_encoding'),
   (SELECT system_identifier FROM pg_control_system()),
   CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+  pg_backend_pid()
 
 -- name: schema_version
 -- One read: the newest migration that has run; no row: none has.

@@ -14,37 +14,41 @@ CREATE TABLE {{schema}}.meta (
   store_hash bytea CHECK (octet_length(store_hash) = 32)
 );
 
--- Refs and policies are text here: inline:…, or sha256:… in hex.
+-- What a column may hold. Domains, because a CHECK of a table is read and prepared anew by each statement: those of this log
+-- cost as much as the row itself. Refs and policies are text here: inline:…, or sha256:… in hex.
+CREATE DOMAIN {{schema}}.counted AS bigint CHECK (VALUE > 0);
+CREATE DOMAIN {{schema}}.digest AS bytea CHECK (octet_length(VALUE) = 32);
+CREATE DOMAIN {{schema}}.ref AS text
+  CHECK (left(VALUE, 7) = 'inline:' OR (left(VALUE, 7) = 'sha256:' AND length(VALUE) = 71));
+CREATE DOMAIN {{schema}}.details AS text
+  CHECK (left(VALUE, 1) = '{' OR (left(VALUE, 7) = 'sha256:' AND length(VALUE) = 71));
+CREATE DOMAIN {{schema}}.kind AS text CHECK (VALUE IN ({{kinds}}));
+CREATE DOMAIN {{schema}}.effect AS text CHECK (VALUE IN ({{effects}}));
+
+-- What holds between the columns is `check_row`'s, which is a trigger for the same reason.
 CREATE TABLE {{schema}}.events (
   task_id text COLLATE "C" NOT NULL,
-  event_seq bigint NOT NULL CHECK (event_seq > 0),
-  step_seq bigint CHECK (step_seq > 0),
+  event_seq {{schema}}.counted NOT NULL,
+  step_seq {{schema}}.counted,
   path text,
   step_name text,
-  kind text NOT NULL CHECK ({{kinds}}),
+  kind {{schema}}.kind NOT NULL,
   status text,
-  attempt bigint CHECK (attempt > 0),
-  effect_class text CHECK (effect_class IS NULL OR {{effects}}),
-  idempotency_key bytea CHECK (octet_length(idempotency_key) = 32),
-  input_hash bytea CHECK (octet_length(input_hash) = 32),
-  input_ref text CHECK ({{input_ref}}),
-  output_ref text CHECK ({{output_ref}}),
+  attempt {{schema}}.counted,
+  effect_class {{schema}}.effect,
+  idempotency_key {{schema}}.digest,
+  input_hash {{schema}}.digest,
+  input_ref {{schema}}.ref,
+  output_ref {{schema}}.ref,
   error text,
-  data text CHECK (data IS NULL OR left(data, 1) = '{' OR (left(data, 7) = 'sha256:' AND length(data) = 71)),
+  data {{schema}}.details,
   started_at bigint,
   finished_at bigint,
   boot_at bigint NOT NULL,
   epoch bigint,
-  format integer NOT NULL CHECK (format > 0),
-  prev_hash bytea CHECK (octet_length(prev_hash) = 32),
-  PRIMARY KEY (task_id, event_seq),
-  CHECK ((event_seq = 1) = (prev_hash IS NULL)),
-  CHECK (started_at IS NOT NULL OR finished_at IS NOT NULL),
-  CHECK (
-    status IS NULL
-    OR (NOT ({{task_kinds}}) AND ({{step_statuses}}))
-    OR (({{task_kinds}}) AND ({{task_statuses}}))
-  )
+  format {{schema}}.counted NOT NULL,
+  prev_hash {{schema}}.digest,
+  PRIMARY KEY (task_id, event_seq)
 );
 
 CREATE TABLE {{schema}}.blobs (
@@ -58,7 +62,7 @@ CREATE TABLE {{schema}}.blobs (
 CREATE TABLE {{schema}}.tasks (
   task_id text COLLATE "C" PRIMARY KEY,
   task_name text NOT NULL,
-  status text NOT NULL CHECK ({{task_statuses}}),
+  status text NOT NULL CHECK (status IN ({{task_statuses}})),
   input_hash bytea NOT NULL CHECK (octet_length(input_hash) = 32),
   owner text,
   epoch bigint,
@@ -86,7 +90,7 @@ CREATE TABLE {{schema}}.cases (
   task_id text COLLATE "C" NOT NULL,
   event_seq bigint NOT NULL,
   path text,
-  kind text NOT NULL CHECK ({{case_kinds}}),
+  kind text NOT NULL CHECK (kind IN ({{case_kinds}})),
   opened_at bigint NOT NULL,
   settled_seq bigint,
   settled_at bigint,
@@ -133,8 +137,18 @@ BEGIN
 END $$;
 
 -- Gapless: a place follows the place before it. The key refuses a place that is taken.
-CREATE FUNCTION {{schema}}.refuse_gap() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION {{schema}}.check_row() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF (NEW.event_seq = 1) <> (NEW.prev_hash IS NULL)
+    OR (NEW.started_at IS NULL AND NEW.finished_at IS NULL)
+    OR (NEW.status IS NOT NULL AND CASE WHEN NEW.kind IN ({{task_kinds}})
+      THEN NEW.status NOT IN ({{task_statuses}})
+      ELSE NEW.status NOT IN ({{step_statuses}})
+    END)
+  THEN
+    RAISE EXCEPTION 'no row of a log: event %, a % with status %', NEW.event_seq, NEW.kind, NEW.status
+      USING ERRCODE = 'check_violation';
+  END IF;
   IF NEW.event_seq > 1
     AND NOT EXISTS (SELECT 1 FROM {{schema}}.events WHERE task_id = NEW.task_id AND event_seq = NEW.event_seq - 1)
   THEN
@@ -146,7 +160,7 @@ END $$;
 CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {{schema}}.events
   FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.refuse_change();
 CREATE TRIGGER events_gapless BEFORE INSERT ON {{schema}}.events
-  FOR EACH ROW EXECUTE FUNCTION {{schema}}.refuse_gap();
+  FOR EACH ROW EXECUTE FUNCTION {{schema}}.check_row();
 CREATE TRIGGER blobs_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {{schema}}.blobs
   FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.refuse_change();
 -- Also for whoever sets session_replication_role.
@@ -184,25 +198,34 @@ END $$;
 -- One row of an owner that changes no projection, with the content that it names. The epoch is checked as it is written
 -- (I4): a claim that changes the epoch of a task that has an owner writes a row at the next place, so that of the two one
 -- finds its place taken. Gives the store's clock.
+-- This is what a step waits for, so it is one statement and a few expressions, which cost little; what a refusal means is
+-- asked when there is one. The lock is `refuse_frozen`'s: the INSERT sees what was committed before it was had.
 CREATE FUNCTION {{schema}}.append_1(
   {{params}},
   p_guard text, p_digests bytea[], p_contents bytea[]
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM {{schema}}.refuse_undurable();
-  IF p_guard IS NOT NULL THEN
-    PERFORM {{schema}}.refuse_frozen(p_guard);
+  IF p_guard IS NOT NULL AND pg_advisory_xact_lock_shared(1684172403, hashtext('{{schema_text}}')) IS NULL THEN
+    RETURN NULL;
   END IF;
   IF p_digests IS NOT NULL THEN
     PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
   END IF;
   INSERT INTO {{schema}}.events ({{columns}})
   SELECT {{p_columns}}
-  WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch);
+  WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch)
+    AND (p_guard IS NULL OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step = p_guard OR step = '*'))
+    AND current_setting('synchronous_commit') <> 'off'
+    AND current_setting('fsync') <> 'off'
+    AND (current_setting('synchronous_commit') <> 'local' OR current_setting('synchronous_standby_names') = '');
   IF NOT FOUND THEN
+    PERFORM {{schema}}.refuse_undurable();
+    IF p_guard IS NOT NULL THEN
+      PERFORM {{schema}}.refuse_frozen(p_guard);
+    END IF;
     RAISE EXCEPTION 'stale epoch' USING ERRCODE = 'DBLST';
   END IF;
-  RETURN {{schema}}.clock();
+  RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 END $$;
 
 -- Rows of many owners, no two of one task, that change no projection: each as `append_1` writes it, or left out where that would

@@ -1,0 +1,95 @@
+"""The append that a step waits for: one row, one round trip, sent by libpq itself.
+
+The driver's cursor, its adapters and its wait loop cost as much as what the server does. Where the answering server process is
+the one that the connection was opened to (no pooler is between them), the statement is prepared, once on each connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from hashlib import sha256
+
+from psycopg import pq
+from psycopg.errors import error_from_result
+
+from ...events import Event
+from .link import Row, Session
+from .rows import ref_out
+from .schema import APPENDED
+
+_pack = struct.Struct("!q").pack
+_unpack = struct.Struct("!q").unpack
+_OIDS = {"text": 25, "bigint": 20, "bytea": 17, "bytea[]": 1001}
+_DUPLICATE = "42P05"
+
+
+class Appending:
+    """The statement. Its name holds its text's digest: whoever else has prepared one of this name has prepared this one."""
+
+    def __init__(self, sql: str) -> None:
+        self._sql = sql.encode()
+        self._name = b"append_1_" + sha256(self._sql).hexdigest()[:32].encode()
+        self._types = [_OIDS[kind] for kind in APPENDED]
+        self._formats = [1] * len(APPENDED)  # all of them binary
+
+    def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
+        """Run it: the store's clock. Raises what the driver raises of a statement: psycopg.Error."""
+        server = session.pgconn
+        if not prepared:
+            result = server.exec_params(self._sql, args, self._types, self._formats, 1)
+        else:
+            if self._name not in session.prepared:
+                self._prepare(session)
+            result = server.exec_prepared(self._name, args, self._formats, 1)  # type: ignore[arg-type]  # None is NULL
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise error_from_result(result, encoding="utf-8")
+        value = result.get_value(0, 0)
+        assert value is not None
+        return [_unpack(value)]
+
+    def _prepare(self, session: Session) -> None:
+        result = session.pgconn.prepare(self._name, self._sql, self._types)
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            error = error_from_result(result, encoding="utf-8")
+            if error.sqlstate != _DUPLICATE:
+                raise error
+        session.prepared.add(self._name)
+
+
+def values_of(event: Event, guard: str | None) -> list[bytes | None]:
+    """A row without content beside it, as the statement takes it."""
+    (
+        task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
+        epoch, form, prev,
+    ) = event  # fmt: skip
+    return [
+        task.encode(),
+        _pack(seq),
+        None if step is None else _pack(step),
+        None if path is None else path.encode(),
+        None if name is None else name.encode(),
+        kind.encode(),
+        None if status is None else status.encode(),
+        None if attempt is None else _pack(attempt),
+        None if effect is None else effect.encode(),
+        key,
+        digest,
+        _text(given),
+        _text(made),
+        None if error is None else error.encode(),
+        _text(data),
+        None if began is None else _pack(began),
+        None if ended is None else _pack(ended),
+        _pack(boot),
+        None if epoch is None else _pack(epoch),
+        _pack(form),
+        prev,
+        None if guard is None else guard.encode(),
+        None,
+        None,
+    ]
+
+
+def _text(ref: str | bytes | None) -> bytes | None:
+    return ref.encode() if type(ref) is str else None if ref is None else str(ref_out(ref)).encode()
