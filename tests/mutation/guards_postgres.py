@@ -7,6 +7,7 @@ LEASES = "postgres/test_leases.py::test_"
 TAKEOVER = "postgres/test_takeover.py::test_"
 OPENING = "postgres/test_opening.py::test_"
 CUT = "postgres/test_connections.py::test_"
+APPEND = "postgres/test_appending.py::test_"
 LOG = "store/test_log.py::test_"
 UF = "unit/test_fold.py::test_"
 HOSTS = "blobs/test_hosts.py::test_"
@@ -51,8 +52,8 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: the epoch is checked as one row is written",
         TABLES,
-        "WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch);",
-        "WHERE true;",
+        "WHERE EXISTS (SELECT 1 FROM {{schema}}.tasks WHERE task_id = p_task_id AND epoch = p_epoch)\n",
+        "WHERE true\n",
         (LEASES + "an_owner_that_slept_through_its_lease_is_refused_and_its_late_result_is_kept_as_evidence",),
     ),
     (
@@ -68,6 +69,34 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "IF EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step = p_step OR step = '*') THEN",
         "IF false THEN",
         (LOG + "a_frozen_step_takes_no_new_attempt_until_it_is_thawed",),
+    ),
+    (
+        "PostgreSQL: a frozen step takes no attempt that is written by itself",
+        TABLES,
+        "    AND (p_guard IS NULL OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step = p_guard OR step = '*'))\n",
+        "",
+        (LOG + "a_frozen_step_takes_no_new_attempt_until_it_is_thawed",),
+    ),
+    (
+        "PostgreSQL: no row is written by itself where a commit is not durable",
+        TABLES,
+        "    AND current_setting('synchronous_commit') <> 'off'\n",
+        "",
+        (APPEND + "a_row_is_not_written_in_a_session_whose_commits_are_not_durable",),
+    ),
+    (
+        "PostgreSQL: a row that no log holds is refused by the database",
+        TABLES,
+        "  IF (NEW.event_seq = 1) <> (NEW.prev_hash IS NULL)\n    OR",
+        "  IF",
+        (APPEND + "the_database_refuses_a_row_that_no_log_holds",),
+    ),
+    (
+        "PostgreSQL: a statement that was prepared elsewhere is sent unprepared",
+        "store/pg/link.py",
+        "                    self.prepares = False\n",
+        "                    pass\n",
+        (APPEND + "a_pooler_that_looks_like_the_server_itself_takes_every_row_once",),
     ),
     (
         "PostgreSQL: the log has no gap",

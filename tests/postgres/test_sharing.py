@@ -16,7 +16,7 @@ from doubtless.errors import DoubtlessError, Frozen, Moved, StaleEpoch, StoreUna
 from doubtless.events import STORE_TASK, Event, Kind, TaskStatus, draft, row_hash, seal
 from doubtless.store.base import Blob
 from doubtless.store.pg import sharing
-from doubtless.store.pg.rows import params_of
+from doubtless.store.pg.appending import values_of
 from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock
 
@@ -146,10 +146,10 @@ def test_rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again(
 
     def losing(connection: Any, sql: str, args: Any) -> Any:
         nonlocal lose
-        if lose and "append_shared" in sql:
+        if lose and sql == store._queries["append_shared"]:
             lose = False
             for row in rows[:stand]:
-                other._write_rows([row], other._append, (*params_of(row), None, None, None), None)
+                other._write_rows([row], other._append, values_of(row, None), None)
             connection.close()
             raise psycopg.OperationalError("the connection was lost")
         sent.append(sql)
@@ -256,13 +256,13 @@ def test_threads_that_append_while_another_one_is_on_its_way_share_the_next_stat
 def test_whoever_finds_nobody_on_the_way_goes_at_once_and_by_itself(open_store: Open, hands: Callable[..., list[Hand]]) -> None:
     store = open_store()
     (hand,) = hands(store, 1)
-    sent: list[str] = []
+    sent: list[object] = []
     execute = store._link._execute
     store._link._execute = lambda connection, sql, args: (sent.append(sql), execute(connection, sql, args))[1]  # type: ignore[method-assign]
     row = hand.row()
     sent.clear()
     store.append([row])
-    assert sent == [store._queries["append"]]
+    assert sent == [store._append]
 
 
 def test_a_shared_statement_is_one_round_trip_through_a_transaction_pooler(
