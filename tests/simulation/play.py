@@ -460,7 +460,7 @@ class Play:
             self.desk.settle(case.id, answer, by="person", why="as it is", shown=case.hash)
             self.seen[f"answer {type(answer).__name__} to {case.kind}"] += 1
             self.story.append(f"{self.kernel.now / SECOND:.2f} {case.kind} {case.path}: {answer}")
-        except (AlreadySettled, CaseChanged) as late:
+        except (AlreadySettled, CaseChanged, Late) as late:
             self.seen[f"answer refused: {type(late).__name__}"] += 1
         except AnswerRefused as refused:
             self.wrong.append(f"the answer {answer} to {case.kind} {case.id} is refused: {refused.message}")
