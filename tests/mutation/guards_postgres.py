@@ -6,6 +6,7 @@ TABLES, FOLD = "store/sql/postgres/0001.sql", "fold.py"
 LEASES = "postgres/test_leases.py::test_"
 TAKEOVER = "postgres/test_takeover.py::test_"
 OPENING = "postgres/test_opening.py::test_"
+MIGRATE = "postgres/test_migrations.py::test_"
 CUT = "postgres/test_connections.py::test_"
 APPEND = "postgres/test_appending.py::test_"
 LOG = "store/test_log.py::test_"
@@ -14,6 +15,41 @@ HOSTS = "blobs/test_hosts.py::test_"
 GC = "blobs/test_gc.py::test_"
 
 POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "PostgreSQL: a migration that breaks with old code is refused to it",
+        "store/pg/opening.py",
+        "    if version.needs > known:",
+        "    if False:",
+        (MIGRATE + "a_migration_that_breaks_with_old_code_is_refused_to_it_when_it_begins_and_while_it_runs_and_nothing_is_lost",),
+    ),
+    (
+        "PostgreSQL: a migration breaks with old code unless it says otherwise",
+        "store/pg/schema.py",
+        "int(said[1]) if said else number",
+        "int(said[1]) if said else 1",
+        (MIGRATE + "a_migration_that_breaks_with_old_code_is_refused_to_it_when_it_begins_and_while_it_runs_and_nothing_is_lost",),
+    ),
+    (
+        "PostgreSQL: what has run before is not run again",
+        "store/pg/migrate.py",
+        "known[before.number :]",
+        "known[max(before.number, 1) - 1 :]",
+        (MIGRATE + "of_two_processes_that_migrate_at_once_one_does_it_and_the_other_finds_it_done",),
+    ),
+    (
+        "PostgreSQL: all migrations are one transaction",
+        "store/pg/migrate.py",
+        "        with connection.transaction():\n",
+        "        with __import__('contextlib').nullcontext():\n",
+        (MIGRATE + "a_migration_that_fails_in_the_middle_leaves_the_schema_before_it_whole_and_says_so",),
+    ),
+    (
+        "PostgreSQL: a migration does not wait for a table for ever",
+        "store/pg/migrate.py",
+        '    connection.execute(q["patience"], (PATIENCE,))\n',
+        "",
+        (MIGRATE + "a_migration_does_not_keep_everybody_waiting_behind_somebody_who_reads_for_long",),
+    ),
     (
         "a host that does not see the folder of the log's content is refused at start",
         "store/chosen.py",

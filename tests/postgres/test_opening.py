@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tests.postgres.server import Server
 
-from doubtless.errors import StoreRefused, StoreSuspect, StoreUnavailable
+from doubtless.errors import StoreError, StoreRefused, StoreSuspect, StoreUnavailable
 from doubtless.events import STORE_TASK, Kind, TaskStatus, draft, row_hash, seal
 from doubtless.store.pg import schema
 from doubtless.store.pg.migrate import migrate
@@ -80,9 +80,9 @@ def test_several_processes_that_migrate_at_once_make_one_store(server: Server, t
 
 def test_a_migration_that_fails_leaves_nothing_behind(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = server.url(mark=str(tmp_path))
-    real = schema.migration
-    monkeypatch.setattr(schema, "migration", lambda name, number: real(name, number) + "; SELECT 1 / 0;")
-    with pytest.raises(Exception, match="division by zero"):
+    real = schema.statements
+    monkeypatch.setattr(schema, "statements", lambda migration, name: real(migration, name) + "; SELECT 1 / 0;")
+    with pytest.raises(StoreError, match=r"migration 1 failed, and the store is as it was: nothing was made.*division by zero"):
         migrate(url, state=str(tmp_path))
     monkeypatch.undo()
     assert migrate(url, state=str(tmp_path)) == (0, 1)
@@ -102,7 +102,7 @@ def test_a_store_that_is_not_migrated_or_newer_is_refused_with_what_to_type(
 ) -> None:
     with pytest.raises(StoreRefused, match="doubtless migrate --store"):
         open_store(server.url(mark=str(tmp_path))).info()
-    tamper("INSERT INTO migrations VALUES (2, 0)")
+    tamper("INSERT INTO migrations VALUES (2, 2, 0)")
     for deed in (lambda: open_store().info(), lambda: migrate(url, state=str(tmp_path))):
         with pytest.raises(StoreRefused, match="upgrade doubtless"):
             deed()
@@ -145,7 +145,7 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
     own = {
         "accept", "append_rows", "append_shared", "claimed", "clock", "create_schema", "due", "taken", "has_schema", "is_migrated",
         "living", "lock_migrations",
-        "migrated", "migrations", "owner_alive", "renew_leases", "rows_standing", "schema_version", "server", "triggers",
+        "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "triggers",
     }  # fmt: skip
     spelled_by_sqlite = {"links"}
     assert set(schema.queries("x")) == set(of_sqlite()) - inside - spelled_by_sqlite | own

@@ -23,7 +23,7 @@ from .pg.mark import Mark, MarkFile
 from .pg.opening import Gate
 from .pg.place import Place, name_of, place_of
 from .pg.rows import blob_arrays, changes_json, event_of, params_of, ref_in, rows_json, suspect_json
-from .pg.schema import SCHEMA, queries
+from .pg.schema import queries
 from .pg.sharing import Sharing
 from .projections import key_held, not_open, recovered, show_time
 from .reading import Reading
@@ -94,7 +94,7 @@ class PostgresStore(Reading):
             self._link.renew()
             meta = self._gate.meta
             assert meta is not None
-        return StoreInfo(self.place.shown, meta.namespace, meta.suspect, SCHEMA, meta.blobs)
+        return StoreInfo(self.place.shown, meta.namespace, meta.suspect, self._gate.version.number, meta.blobs)
 
     # ------------------------------------------------------------ the clock
 

@@ -16,7 +16,7 @@ from .link import Connection, as_store_error
 from .mark import Mark, MarkFile
 from .place import Place
 from .rows import event_of
-from .schema import SCHEMA, Meta, queries
+from .schema import SCHEMA, Meta, Version, queries
 
 
 class Server(NamedTuple):
@@ -34,6 +34,7 @@ class Gate:
         self.mark = mark
         self.meta: Meta | None = None
         self.server: Server | None = None
+        self.version = Version(0, 0)
         self.newest: Event | None = None  # of what this process has written
         self._namespace = namespace
         self._read_only = read_only
@@ -89,7 +90,7 @@ class Gate:
     # ------------------------------------------------------------ the tables
 
     def _meta(self, connection: Connection) -> Meta:
-        refuse_wrong_schema(connection, self.place, self.mark)
+        self.version = refuse_wrong_schema(connection, self.place, self.mark)
         row = connection.execute(self._queries["meta"], binary=True).fetchone()
         if row is None:
             raise StoreRefused(
@@ -174,8 +175,8 @@ def misfit(found: Mark | str, meta: Meta, server: Server, place: Place, log: Log
     return ""
 
 
-def refuse_wrong_schema(connection: Connection, place: Place, mark: MarkFile | None = None) -> None:
-    """Refuse a database whose tables are not there or are not those of this version."""
+def refuse_wrong_schema(connection: Connection, place: Place, mark: MarkFile | None = None) -> Version:
+    """Refuse a database whose tables are not there, or are not such that this version can use them; what they are."""
     version = schema_of(connection, place)
     if version is None:
         if mark is not None and mark.read() is not None:
@@ -188,25 +189,31 @@ def refuse_wrong_schema(connection: Connection, place: Place, mark: MarkFile | N
             f"{place.shown} has no tables of doubtless in schema {place.schema}: it is not migrated",
             hint=f"doubtless migrate --store '{place.shown}'",
         )
-    if version > SCHEMA:
+    refuse_newer(version, SCHEMA, place)
+    if version.number < SCHEMA:
         raise StoreRefused(
-            f"{place.shown} has schema {version}; this version reads up to {SCHEMA}",
-            hint="upgrade doubtless; the store was not touched",
-        )
-    if version < SCHEMA:
-        raise StoreRefused(
-            f"{place.shown} has schema {version}; this version needs {SCHEMA}",
+            f"{place.shown} has schema {version.number}; this version needs {SCHEMA}",
             hint=f"doubtless migrate --store '{place.shown}'",
         )
+    return version
 
 
-def schema_of(connection: Connection, place: Place) -> int | None:
-    """The newest migration that has run; None: none has."""
+def refuse_newer(version: Version, known: int, place: Place) -> None:
+    """Refuse a store on which a migration has run that programs which know no more than `known` cannot work with."""
+    if version.needs > known:
+        raise StoreRefused(
+            f"{place.shown} has schema {version.number}, which takes a version that knows {version.needs}; this knows {known}",
+            hint="upgrade doubtless; the store was not touched",
+        )
+
+
+def schema_of(connection: Connection, place: Place) -> Version | None:
+    """What has run; None: no migration has."""
     q = queries(place.schema)
     if not _one(connection, q["is_migrated"], (f'"{place.schema}".migrations',))[0]:
         return None
-    version: int | None = _one(connection, q["schema_version"])[0]
-    return version
+    number, needs = _one(connection, q["schema_version"])
+    return None if number is None else Version(number, needs)
 
 
 def _one(connection: Connection, sql: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,10 +18,30 @@ from ..schema import TASK_KINDS
 from ..sql import filled, load
 
 SCHEMA = 1
-"""The newest migration that this version knows: a store with a newer one is refused, never touched."""
+"""The newest migration that this version knows. A store with a newer one is used only where that one says that it can be."""
 
 _INTEGERS = ("event_seq", "step_seq", "attempt", "started_at", "finished_at", "boot_at", "epoch", "format")
 _DIGESTS = ("idempotency_key", "input_hash", "prev_hash")
+
+
+class Migration(NamedTuple):
+    """One step of the schema. `needs`: what a program must know, at least, to work on a store where it has run.
+
+    Meaning: one that only adds (a table, a column that may be null, an index) says ``-- needs: N`` with the number of an older
+    one, whose programs then go on; without it all older programs are refused. Such a one also takes away the functions that
+    they call (`0001.sql`), so that those that run already are refused, too.
+    """
+
+    number: int
+    needs: int
+    text: str
+
+
+class Version(NamedTuple):
+    """What has run on a store: its newest migration, and what a program must know to use it."""
+
+    number: int
+    needs: int
 
 
 class Meta(NamedTuple):
@@ -80,11 +101,29 @@ def queries(schema: str) -> dict[str, str]:
     return load("postgres", _fill(schema))
 
 
-def migration(schema: str, number: int) -> str:
-    """The statements of one migration."""
-    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "sql", "postgres", f"{number:04}.sql")
-    with open(path, encoding="utf-8") as file:
-        return filled(file.read(), _fill(schema))
+@functools.cache
+def migrations() -> tuple[Migration, ...]:
+    """All migrations of this version, in order: the numbered files, without a gap."""
+    return read_migrations(os.path.join(os.path.dirname(os.path.dirname(__file__)), "sql", "postgres"))
+
+
+def read_migrations(folder: str) -> tuple[Migration, ...]:
+    """The migrations of a folder: ``0001.sql``, ``0002.sql``, …"""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if re.fullmatch(r"\d{4}\.sql", name):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                text = file.read()
+            number, said = int(name[:4]), re.search(r"^-- needs: (\d+)$", text, re.MULTILINE)
+            found.append(Migration(number, int(said[1]) if said else number, text))
+    if [each.number for each in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"the migrations in {folder} are not numbered without a gap")
+    return tuple(found)
+
+
+def statements(migration: Migration, schema: str) -> str:
+    """What a migration does to the tables of one database schema."""
+    return filled(migration.text, _fill(schema))
 
 
 assert set(_INTEGERS) | set(_DIGESTS) <= set(Event._fields)

@@ -18,7 +18,7 @@ from .mark import MarkFile
 from .opening import Gate, Log, misfit, refuse_wrong_schema
 from .place import Place
 from .rows import event_of
-from .schema import SCHEMA, Meta, migration, queries
+from .schema import SCHEMA, Meta, migrations, queries, statements
 
 _EVENTS = frozenset({"all_rows", "rows", "rows_at"})
 _WHOLE = frozenset({"all_rows", "blobs", "naming", "snapshots", "tails"})
@@ -110,7 +110,7 @@ def unnamed(digests: set[bytes], place: Place, spill: Spill) -> set[bytes]:
 
 def _triggers(source: PostgresSource, place: Place) -> Iterator[Problem]:
     stand = {name for (name,) in source.read("triggers")}
-    for number in range(1, SCHEMA + 1):
-        for name in re.findall(r"CREATE TRIGGER (\w+)", migration(place.schema, number)):
+    for migration in migrations()[:SCHEMA]:
+        for name in re.findall(r"CREATE TRIGGER (\w+)", statements(migration, place.schema)):
             if name not in stand:
                 yield Problem(place.shown, None, f"the trigger {name} is gone: the log was not protected")

@@ -377,8 +377,8 @@ SELECT
   pg_backend_pid()
 
 -- name: schema_version
--- One read: the newest migration that has run; no row: none has.
-SELECT max(number)
+-- One read: the newest migration that has run, and what a program must know to use the store; null: none has run.
+SELECT max(number), max(needs)
 FROM {{schema}}.migrations
 
 -- name: is_migrated
@@ -389,13 +389,14 @@ SELECT to_regclass($1) IS NOT NULL
 -- In the transaction of the migrations.
 CREATE TABLE IF NOT EXISTS {{schema}}.migrations (
   number integer PRIMARY KEY,
+  needs integer NOT NULL CHECK (needs BETWEEN 1 AND number),
   at bigint NOT NULL
 )
 
 -- name: migrated
 -- In the transaction of the migrations.
-INSERT INTO {{schema}}.migrations (number, at)
-VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+INSERT INTO {{schema}}.migrations (number, needs, at)
+VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
 
 -- name: has_schema
 -- One read.
@@ -406,6 +407,10 @@ WHERE nspname = $1
 -- name: create_schema
 -- In the transaction of the migrations.
 CREATE SCHEMA {{schema}}
+
+-- name: patience
+-- In the transaction of the migrations: whoever waits for a table lets nobody else have it meanwhile.
+SELECT set_config('lock_timeout', $1, true)
 
 -- name: lock_migrations
 -- In the transaction of the migrations: one process at a time, and the next one finds them done.
