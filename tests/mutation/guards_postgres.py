@@ -235,7 +235,7 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: one process migrates at a time",
         "store/pg/migrate.py",
-        '        connection.execute(q["lock_migrations"], (place.schema,))\n',
+        '    connection.execute(q["lock_migrations"], (place.schema,))\n',
         "",
         (OPENING + "several_processes_that_migrate_at_once_make_one_store",),
     ),
