@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from .canonical_plain import layout_of
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Binder:
     """One function's signature, compiled once: binds calls without `inspect`.
 
     Shapes: `names` the params of a caller, in the signature's order; `required` those without a default;
-    `injected` what Doubtless fills in; `defaults`; `accepts` the set of `names`; `positional_only`.
+    `injected` what Doubtless fills in; `defaults`; `accepts` the set of `names`; `layout` how they are written;
+    `positional_only`.
     """
 
     __slots__ = (
@@ -105,6 +107,7 @@ class Binder:
         "accepts",
         "defaults",
         "injected",
+        "layout",
         "names",
         "positional_only",
         "required",
@@ -117,6 +120,7 @@ class Binder:
         self.step = step
         self.names = tuple(param.name for param in given)
         self.accepts = frozenset(self.names)
+        self.layout = layout_of(self.names)
         self.injected = tuple(param.name for param in params if isinstance(param.default, Injected))
         self.required = tuple(param.name for param in given if param.default is param.empty)
         self.positional_only = tuple(param.name for param in params if param.kind is param.POSITIONAL_ONLY)
@@ -131,13 +135,16 @@ class Binder:
         self._frame = {name: self.defaults.get(name, _MISSING) for name in self.names}
         self._fresh = tuple(name for name, default in self.defaults.items() if not isinstance(default, _FIXED))
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The call's params by name, defaults applied, in the signature's order, without injected ones.
 
+        Shapes: `kwargs` itself where it is that already.
         Raises: `UsageError` that names the step and everything that is wrong with the call.
         """
         if args or self.positional_only:
             kwargs = self._by_name(args, kwargs)
+        elif tuple(kwargs) == self.names:
+            return kwargs
         frame = self._frame
         bound = {**frame, **kwargs}
         if len(bound) != len(frame):

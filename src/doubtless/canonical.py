@@ -19,13 +19,14 @@ import json
 import math
 import re
 from binascii import a2b_base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from json.encoder import encode_basestring
 from json.scanner import make_scanner
 from typing import Any, Final, NoReturn, cast
 
-from .canonical_writer import CHUNK, DEPTH, Writer
+from .canonical_plain import plain
+from .canonical_writer import CHUNK, Writer
 from .errors import NotCanonical, UsageError
 
 FORMAT: Final = "c14n:1"
@@ -54,58 +55,15 @@ def encode(value: object, *, where: str = "value") -> str:
 
     Source: RFC 8785; ECMA-262, Number::toString.
     """
-    try:
-        if _is_plain((value,), DEPTH):
-            text = "".join(_dump_plain(value, 0))
-            if '"$' not in text and (text.isascii() or not _BEYOND_PLAIN.search(text)):
-                return text
-    except (RecursionError, ValueError):  # ValueError: an int with more digits than the interpreter writes by itself
-        pass
+    text = plain(value)
+    if text is not None:
+        return text
     writer = Writer(where)
     try:
         writer.write(value)
     except RecursionError:
         writer.refuse("nested deeper than the call stack still allows", "flatten the value")
     return "".join(writer.out)
-
-
-# Surrogates are refused; characters outside the BMP may need another key order than that by code points.
-_BEYOND_PLAIN: Final = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
-
-
-def _plain_dumper() -> Callable[[Any, int], Iterable[str]]:
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        pure = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-        return lambda value, _: pure.encode(value)
-    dump: Callable[[Any, int], Iterable[str]] = make(None, None, encode_basestring, None, ":", ",", True, False, False)
-    return dump
-
-
-_dump_plain: Final = _plain_dumper()
-
-
-def _is_plain(values: Iterable[object], room: int) -> bool:
-    """Whether the standard library's encoder writes these values canonically (what only the text shows is asked later)."""
-    for value in values:
-        kind = type(value)
-        if kind is str or kind is int or kind is bool or value is None:
-            continue
-        if kind is float:
-            if not 1e-4 <= abs(value) < 1e15 or value.is_integer():  # type: ignore[arg-type, attr-defined]
-                return False
-        elif kind is dict:
-            for key in value:  # type: ignore[attr-defined]
-                if type(key) is not str:
-                    return False
-            if not room or not _is_plain(value.values(), room - 1):  # type: ignore[attr-defined]
-                return False
-        elif kind is list or kind is tuple:
-            if not room or not _is_plain(value, room - 1):  # type: ignore[arg-type]
-                return False
-        else:
-            return False
-    return True
 
 
 # ---------------------------------------------------------------- decode

@@ -6,6 +6,7 @@ nothing is skipped, and nothing is said to be undone that is not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from . import canonical
@@ -155,7 +156,7 @@ def undoing(definition: StepDefinition, secret: frozenset[str]) -> Undoing:
     return Undoing(*definition._replace(secret=secret))
 
 
-def offered(runtime: Runtime, definition: StepDefinition, one: Obligation) -> dict[str, Any]:
+def offered(runtime: Runtime, definition: StepDefinition, one: Obligation) -> Mapping[str, Any]:
     """What a compensation is called with: of what it is offered, what it declares by name. Raises UsageError."""
     record = one.record
     params = canonical.decode(runtime.content.get(record.input_ref)) if record.input_ref is not None else {}

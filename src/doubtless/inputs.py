@@ -8,6 +8,7 @@ from typing import Any
 from . import canonical
 from .calls import Input, Runtime
 from .canonical import encode, input_hash
+from .canonical_plain import plain_fields
 from .effects import StepDefinition
 from .errors import DoesNotFit, UsageError
 from .fold import StepRecord
@@ -17,8 +18,9 @@ from .secrets import Secret
 def prepare(runtime: Runtime, definition: StepDefinition, params: Mapping[str, Any]) -> Input:
     """Encode bound params; secrets as their resolvers. Raises NotCanonical, UsageError: nothing is written yet."""
     where = definition.name
-    if not definition.volatile and not definition.secret:
-        text = key_text = encode(params, where=where)
+    if not (definition.volatile or definition.secret):
+        text = plain_fields(definition.binder.layout, params) or encode(params, where=where)
+        key_text = text
     else:
         for name in definition.secret:
             if not isinstance(params.get(name), Secret | None):

@@ -13,7 +13,7 @@ from .fold import StepRecord, fold_step, wakes
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
-from .store.base import Blob, Claim, Shared, Store
+from .store.base import DONE, INTENDED, Blob, Claim, Shared, Store
 from .store.chain import follow, links_of
 from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
@@ -134,9 +134,9 @@ class TaskLog(TaskFold):
         for known_open, rows in self.open.items():
             open_from[known_open] = (base + 1, first_digest(rows))
         compensating, compensated = TaskStatus.COMPENSATING.value, StepStatus.COMPENSATED.value
-        settle, intend, make = Kind.STEP_SETTLED.value, Kind.STEP_INTENDED.value, tuple.__new__
+        settle, done, make = Kind.STEP_SETTLED.value, StepStatus.DONE.value, tuple.__new__
         whole, seen, seq, floor = 1 << 62, self.steps_seen, base, self.floor
-        for seq, kind, path, name, status, digest, output, error, step_seq in self.store.outline(self.task_id, after=base):
+        for seq, kind, path, name, digest, output, step_seq, status, error in self.store.outline(self.task_id, after=base):
             if step_seq is not None and step_seq > seen:
                 seen = step_seq
             if path is None:
@@ -145,8 +145,15 @@ class TaskLog(TaskFold):
             elif floor and path not in open_from and path not in settled and self.covered(path):
                 self.reached_back = self.reached_back or path[0] == UNDO or changes_replay(kind, output, error)
                 whole = min(whole, seq) if kind in WHOLE else whole
-            elif kind == intend:
+            elif kind == INTENDED:
                 open_from[path] = (seq, digest)
+            elif kind == DONE:
+                known = open_from.pop(path, None)
+                if known is not None:
+                    digest = known[1] or digest
+                elif digest is None and path in settled:
+                    digest = settled[path].input_hash
+                settled[path] = make(Settled, (name, digest, done, output, None))
             elif kind == settle:
                 known = open_from.pop(path, None)
                 if known is not None and known[1] is not None:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from . import canonical
 from .calls import Run, Runtime
-from .canonical import encode
+from .canonical import decode, encode
 from .effects import StepDefinition
 from .errors import DoesNotFit, Moved, NotCanonical, Parking, StaleEpoch, StoreError, StoreUnavailable, step_failed
 from .events import CaseKind, Kind, StepStatus, draft
@@ -41,7 +40,7 @@ def store_output(runtime: Runtime, definition: StepDefinition, value: Any) -> Ou
     ref, blob = runtime.content.put(text)
     blobs = () if blob is None else (blob,)
     try:
-        return Output(ref, blobs, text, definition.restore_output(canonical.decode(text)), None)
+        return Output(ref, blobs, text, definition.restore_output(decode(text)), None)
     except DoesNotFit as error:
         return Output(ref, blobs, text, None, str(error))
 
@@ -56,25 +55,29 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
 
     An output that does not fit today's annotation is asked of a person, as on the first run (rule 6).
     """
-    if settled.error is None and settled.output_ref is not None:
-        try:
-            text = run.runtime.content.get(settled.output_ref)
-        except StoreError as unread:  # here task code listens: it must not take this for the step's failure, and go on
-            raise run.broken(unread) from unread
-        value = canonical.decode(text)
+    name, _, status, ref, failure = settled
+    if failure is None and ref is not None:
+        if ref.__class__ is str and ref[:7] == "inline:":
+            text = ref[7:]
+        else:
+            try:
+                text = run.runtime.content.get(ref)
+            except StoreError as unread:  # here task code listens: it must not take this for the step's failure, and go on
+                raise run.broken(unread) from unread
+        value = decode(text)
         restore = None if definition is None else definition.restore_return
-        try:
-            if restore is not None:
+        if restore is not None:
+            try:
                 value = restore(value)
-        except DoesNotFit as misfit:
-            raise ask_output(run, path, settled.name, str(misfit)) from None
+            except DoesNotFit as misfit:
+                raise ask_output(run, path, name, str(misfit)) from None
         if run.log.cases:
-            fits_again(run, path, settled.name)
+            fits_again(run, path, name)
         return value
-    error = json.loads(settled.error or "{}")
-    if settled.status in (StepStatus.DONE, StepStatus.COMPENSATED) and error.get("kind") != "abandoned":
+    error = json.loads(failure or "{}")
+    if status in (StepStatus.DONE, StepStatus.COMPENSATED) and error.get("kind") != "abandoned":
         raise open_output_case(run, path)
-    raise step_failed(error, step=settled.name, path=path)  # of a done step: a person denied its output
+    raise step_failed(error, step=name, path=path)  # of a done step: a person denied its output
 
 
 def output_case(run: Run, path: str) -> str | None:

@@ -306,6 +306,10 @@ class Pass:
         settled = self.log.settled.pop(path, None)
         if settled is not None and settled.input_hash == given.digest and settled.name == definition.name:
             return settled
+        return self.meet(definition, path, given, settled)
+
+    def meet(self, definition: StepDefinition, path: str, given: Input, settled: Settled | None) -> Settled | None:
+        """The same for what is not settled there, or is another step."""
         try:
             return self._enter(definition, path, given, settled)
         except StoreError as error:  # content that cannot be read: task code must not take it for the step's failure
@@ -405,16 +409,17 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
             f"step {definition.name} is async and task {this.task_id} is not; nothing was written",
             hint="declare the task with async def, or the step without",
         )
-    params = definition.binder.bind(args, kwargs)
-    given = prepare(this.runtime, definition, params)
+    given = prepare(this.runtime, definition, definition.binder.bind(args, kwargs))
     path = scope.place(definition.name)
     if definition.is_async or threaded:
         this.undriven[path] = definition.name
         return acall_step(this, definition, path, given)
-    settled = this.enter(definition, path, given)
-    if settled is not None:
-        return replayed(this, definition, path, settled)
-    return drive_place(scope, definition, path, given)
+    settled = this.log.settled.pop(path, None)  # as `enter` does, without a frame more: this is what a replay is made of
+    if settled is None or settled.input_hash != given.digest or settled.name != definition.name:
+        settled = this.meet(definition, path, given, settled)
+        if settled is None:
+            return drive_place(scope, definition, path, given)
+    return replayed(this, definition, path, settled)
 
 
 def drive_place(scope: Scope, definition: StepDefinition, path: str, given: Input) -> Any:

@@ -12,7 +12,7 @@ from doubtless.blobs import Content
 from doubtless.errors import Frozen, Moved, StaleEpoch, StoreError, UnknownTask, UsageError
 from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash
 from doubtless.fold import project
-from doubtless.store.base import Outline, Store
+from doubtless.store.base import DONE, INTENDED, Outline, Store
 from doubtless.store.schema import PLAIN
 
 
@@ -48,7 +48,11 @@ def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: Store, cloc
     w = begin()
     w.append(intended("recon-1", clock(), w.epoch))
     w.append(settled("recon-1", clock(), w.epoch))
-    wanted = [Outline._make(getattr(row, name) for name in Outline._fields) for row in store.rows("recon-1")]
+    w.append(settled("recon-1", clock(), w.epoch)._replace(error='{"kind":"output"}'))
+    rows = store.rows("recon-1")
+    wanted = [Outline._make(getattr(row, name) for name in Outline._fields) for row in rows]
+    assert [row.kind for row in rows[-3:]] == [Kind.STEP_INTENDED, Kind.STEP_SETTLED, Kind.STEP_SETTLED]
+    wanted[-3:-1] = [wanted[-3]._replace(kind=INTENDED), wanted[-2]._replace(kind=DONE)]
     assert store.outline("recon-1") == wanted
 
 

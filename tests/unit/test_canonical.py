@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubtless import canonical
+from doubtless import canonical_plain
 from doubtless.canonical import FORMAT, content_hash, decode, encode, idempotency_key, input_hash, parse
 from doubtless.canonical_writer import Writer
 from doubtless.errors import NotCanonical, UsageError
@@ -296,6 +296,34 @@ def test_the_short_road_and_the_long_road_write_the_same_text(tree: Any) -> None
     assert "".join(writer.out) == encode(tree)
 
 
+@given(st.dictionaries(keys, trees, max_size=20))
+def test_params_whose_names_are_known_have_the_same_text(params: dict[str, Any]) -> None:
+    text = canonical_plain.plain_fields(canonical_plain.layout_of(params), params)
+    assert text is None or text == encode(params)
+    plain_ones = {name: value for name, value in params.items() if type(value) in (str, int, dict, type(None), bool)}
+    assert canonical_plain.plain(plain_ones) == canonical_plain.plain_fields(canonical_plain.layout_of(plain_ones), plain_ones)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 40])
+def test_a_container_of_every_length_has_the_text_of_the_long_road(count: int) -> None:
+    items = [1, "x", None, True, 0.5, {"b": "\u00e9", "a": [count]}, ("y", [2.0]), -3, Decimal("1.0")]
+    several = [items[n % len(items)] for n in range(count)]
+    for tree in (several, dict(zip(map(str, range(count)), several, strict=True)), {"k": several, "j": {"i": several[:3]}}):
+        writer = Writer("value")
+        writer.write(tree)
+        assert "".join(writer.out) == encode(tree)
+
+
+@pytest.mark.parametrize("wide", [3, 30])
+def test_what_has_no_form_is_refused_at_its_place_in_a_container_of_every_length(wide: int) -> None:
+    for bad in (float("nan"), {1}, object(), "\ud800", {7: 1}, {Mode.FAST: 1, "a": 2}):
+        with pytest.raises(NotCanonical) as refused:
+            encode({f"k{n:02}": [n] if n else [0] * wide + [bad] for n in range(wide)})
+        assert f"value.k00[{wide}]" in str(refused.value)
+        with pytest.raises(NotCanonical, match=r"value\.k00"):
+            encode({f"k{n:02}": n or bad for n in range(wide)})
+
+
 @given(trees)
 def test_the_text_is_json_without_white_space_and_with_keys_in_utf16_order(tree: Any) -> None:
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -345,7 +373,7 @@ def test_without_the_c_encoder_the_text_is_the_same(monkeypatch: pytest.MonkeyPa
     value = {"b": [1, 0.25, None, True, ("x", 'q"\\\x01')], "a": {"é": "ü", "d": -5}, "": []}
     expected = encode(value)
     monkeypatch.setattr("json.encoder.c_make_encoder", None)
-    monkeypatch.setattr(canonical, "_dump_plain", canonical._plain_dumper())
+    monkeypatch.setattr(canonical_plain, "_dump", canonical_plain._dumper())
     assert encode(value) == expected == '{"":[],"a":{"d":-5,"é":"ü"},"b":[1,0.25,null,true,["x","q\\"\\\\\\u0001"]]}'
 
 

@@ -118,17 +118,24 @@ class KeyRow(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """The columns that replay needs of each row; nothing else is read for a settled step."""
+    """The columns that replay needs of each row; nothing else is read for a settled step.
+
+    `kind`: of an intent `INTENDED`; of a StepSettled as done without error and data `DONE`; else the kind.
+    """
 
     event_seq: int
     kind: str
     path: str | None
     step_name: str | None
-    status: str | None
     input_hash: bytes | None
     output_ref: str | bytes | None
-    error: str | None
     step_seq: int | None
+    status: str | None
+    error: str | None
+
+
+INTENDED, DONE = "I", "D"
+"""How `Outline` says the two kinds of rows that nearly all of a long log are."""
 
 
 class Problem(NamedTuple):

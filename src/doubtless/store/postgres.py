@@ -448,7 +448,7 @@ class PostgresStore(Reading):
         """The rows in order, with the columns that replay needs; after a place with `after`."""
         rows = self._link.all(self._queries["outline"], (task_id, after))
         plain = [
-            row if row[6] is None or row[6][:7] == "inline:" else (*row[:6], ref_in(row[6]), *row[7:]) for row in rows
+            row if row[5] is None or row[5][:7] == "inline:" else (*row[:5], ref_in(row[5]), *row[6:]) for row in rows
         ]
         return cast("list[Outline]", plain)
 

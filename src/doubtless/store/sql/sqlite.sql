@@ -282,8 +282,22 @@ WHERE task_id = ?1
 ORDER BY event_seq
 
 -- name: outline
--- One read: a consistent prefix of the log.
-SELECT event_seq, kind, path, step_name, status, input_hash, output_ref, error, step_seq
+-- One read: a consistent prefix of the log. Two kinds of rows are nearly all that a long task has; they are said in one letter:
+-- an intent, and a step that was settled as done with nothing more to say.
+SELECT
+  event_seq,
+  CASE
+    WHEN kind = 'StepIntended' THEN 'I'
+    WHEN kind = 'StepSettled' AND status = 'done' AND error IS NULL AND data IS NULL THEN 'D'
+    ELSE kind
+  END,
+  path,
+  step_name,
+  input_hash,
+  output_ref,
+  step_seq,
+  status,
+  error
 FROM events
 WHERE task_id = ?1
   AND event_seq > ?2
