@@ -1,12 +1,20 @@
-"""``python -m tests.storm MINUTES``: a storm of so many minutes, and what must hold afterwards."""
+"""``python -m tests.storm MINUTES``: a storm of so many minutes, and what must hold afterwards.
+
+``--plant "a guard's name"`` plays it with a copy of the product from which that guard of `tests/mutation` is taken away; ``--believe
+SECONDS`` with an `absent_after` that is shorter than the storm's own delays. Both are there to see the storm find it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.simulation.plants import plant
 
 from .bounds import Bounds
 from .check import check
@@ -21,20 +29,35 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--record", action="store_true", help="write docs/storm.md")
+    parser.add_argument("--plant", metavar="GUARD", help="without this guard of tests/mutation: something must be found wrong")
+    parser.add_argument("--believe", type=float, metavar="SECONDS", help="an absent_after that promises too much")
     chosen = parser.parse_args()
+    if chosen.plant:
+        return planted(chosen.plant)
     seed = random.randrange(1_000_000) if chosen.seed is None else chosen.seed
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
     print(f"seed {seed}; everything is kept in {folder}", flush=True)
-    wrong, seen = play(Settings(seed, chosen.minutes * 60, folder, chosen.workers, chosen.tasks))
+    bounds = Bounds(believed=chosen.believe)
+    wrong, seen = play(Settings(seed, chosen.minutes * 60, folder, chosen.workers, chosen.tasks, bounds))
     print(seen.text())
     for line in wrong:
         print(f"WRONG: {line}")
     print(f"{'failed' if wrong else 'nothing is wrong'}; python -m tests.storm {chosen.minutes:g} --seed {seed}; {folder}")
-    if chosen.record and not wrong:
+    if chosen.record and not wrong and "STORM_PLANTED" not in os.environ:
         from .paper import record
 
-        record(seen, Bounds())
+        record(seen, bounds)
     return 1 if wrong else 0
+
+
+def planted(name: str) -> int:
+    """The same command on a copy of the product without that guard."""
+    with tempfile.TemporaryDirectory(prefix="storm-planted-") as copy:
+        plant(name, Path(copy))
+        at = sys.argv.index("--plant")
+        command = [sys.executable, "-m", "tests.storm", *sys.argv[1:at], *sys.argv[at + 2 :]]
+        environment = os.environ | {"PYTHONPATH": copy, "PYTHONDONTWRITEBYTECODE": "1", "STORM_PLANTED": name}
+        return subprocess.run(command, env=environment, check=False).returncode
 
 
 def play(settings: Settings) -> tuple[list[str], Figures]:

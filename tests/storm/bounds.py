@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 class Bounds(NamedTuple):
     """Seconds. `pause`: the shortest and the longest stop of a worker; the shortest is longer than any claim lasts. `pace`: how long
-    a step of the storm takes its time before its request, and again after it, at most: so that trouble meets steps."""
+    a step of the storm takes its time before its request, and again after it, at most: so that trouble meets steps. `believed`:
+    the `absent_after` of a step table that promises too much.
+    """
 
     lease: float = 1.0
     timeout: float = 2.0
@@ -26,15 +28,21 @@ class Bounds(NamedTuple):
     deadline: float = 40.0
     settle_within: float = 40.0
     pace: float = 0.6
+    believed: float | None = None
+
+    @property
+    def late(self) -> float:
+        """How long after the end of its lease and its timeout something may still land, or be seen to have landed."""
+        return self.pause[1] + self.landing + self.lag + self.pace + self.slack
 
     @property
     def absent_after(self) -> float:
-        return self.pause[1] + self.landing + self.lag + self.pace + self.slack
+        return self.late if self.believed is None else self.believed
 
     @property
     def over(self) -> float:
         """How long after a call began nothing of it can land any more, whoever made it."""
-        return 2 * self.lease + self.timeout + self.absent_after
+        return 2 * self.lease + self.timeout + self.late
 
     def check(self) -> None:
         """Refuse bounds under which a stopped worker would still have its task, or a step table that promises too much."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, NamedTuple
+import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.check import log_rules
 
@@ -12,8 +13,10 @@ from doubtless.events import TERMINAL, UNDO, Effect, Event, StepStatus, TaskStat
 from doubtless.fold import StepRecord, fold_steps
 
 from . import truth
-from .storm import Storm
 from .truth import Truth
+
+if TYPE_CHECKING:
+    from .storm import Storm
 
 AWAY = 6
 """The exit code of a worker that was started while the store was away; whoever supervises it starts it again."""
@@ -76,6 +79,19 @@ def none_twice(books: Truth) -> list[str]:
     for kind, groups in kinds.items():
         wrong += [f"TWICE: {len(made)} of the {kind} for {what}" for what, made in groups.items() if len(made) != 1]
     return wrong + [f"TWICE: {kind} of {reference}: {times} times" for (kind, reference), times in books.undone.items() if times != 1]
+
+
+def silent(tasks: Iterable[Task], told: set[tuple[str, str]]) -> list[str]:
+    """I6, when nothing moves any more and nobody has answered yet: each write that is not settled is in the inbox.
+
+    `told`: the doubts without a case that the inbox lists, by task and path.
+    """
+    return [
+        f"silent: {record.name} at {task.id} {path} is {record.status}, and no case asks about it; the task is {task.status}"
+        for task in tasks
+        for path, record in task.records.items()
+        if record.effect != Effect.READ and not record.settled and not record.cases and (task.id, path) not in told
+    ]
 
 
 def ended(task: Task) -> list[str]:
@@ -164,8 +180,10 @@ def said_by_the_processes(storm: Storm) -> list[str]:
             if word in said:
                 at = said.index(word)
                 wrong.append(f"{member.name} said {word}: …{said[max(0, at - 200) : at + 1500]}")
-        odd = Counter(code for code in member.codes if code not in (0, -9, 143, AWAY))
-        if member.codes.count(AWAY) > said.count("the store cannot be opened"):
-            wrong.append(f"{member.name} was refused a store that was there")
-        wrong += [f"{member.name} ended {times} times with exit code {code}" for code, times in odd.items()]
+        for life, (text, code) in enumerate(zip(said.split("---- life ")[1:], member.codes, strict=False)):
+            fine = code in (0, -signal.SIGKILL, 128 + signal.SIGTERM)  # the last one: by a second signal, at once
+            fine |= code == AWAY and "the store cannot be opened" in text
+            fine |= code == -signal.SIGTERM and "at a time" not in text  # it had not begun
+            if not fine:
+                wrong.append(f"{member.name} ended with exit code {code} in life {life}: {text[-500:]}")
     return wrong

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from tests.postgres.wire import Listening, Message, cut, read_message
 
-APPENDS = (b"append_1(", b"append_rows_1(")
+APPENDS = (b"append_1(", b"append_rows_1(", b"append_shared_1(")
 REFUSED = {b"DBLST": "appends of an old epoch refused", b"DBLMV": "appends refused whose place was taken"}
 LOOKED = 0.6
 """Seconds after which the server gets a query that came `late`: its client has looked for it by then, or is about to."""

@@ -65,6 +65,6 @@ def figures(storm: Storm) -> Figures:
     return Figures(
         storm.settings.seed, storm.settings.seconds, storm.settings.workers, storm.settings.tasks, dict(sorted(storm.happened.items())),
         dict(sorted(proxies.items())), dict(sorted(books.faults.items())), dict(Counter(str(task.status) for task in tasks)),
-        storm.inbox.total(), dict(storm.person.kinds), dict(sorted(storm.person.answered.items())), log, effects,
+        storm.inbox, dict(storm.person.kinds), dict(sorted(storm.person.answered.items())), log, effects,
         {name: round(at, 1) for name, at in storm.took.items()},
     )  # fmt: skip

@@ -25,6 +25,7 @@ from doubtless.store.pg.migrate import migrate
 
 from . import truth
 from .bounds import Bounds, duration
+from .check import read_tasks, silent
 from .crew import Database, Member, client, worker
 from .person import Person
 from .plan import ALONE, Trouble, plan, tasks
@@ -33,7 +34,7 @@ from .proxy import Weather
 
 BOOKS = 5
 TICK = 0.05
-CALM = 150.0
+CALM = 240.0
 """Seconds that the calm may take until nothing moves any more, and again until all cases are answered and all tasks have ended."""
 LATE = 15.0
 """Seconds that trouble may go on after its time, for what found nobody whom it could befall."""
@@ -70,7 +71,7 @@ class Storm:
         self.happened: Counter[str] = Counter()
         self.story: list[str] = []
         self.stuck: list[str] = []
-        self.inbox: Counter[str] = Counter()
+        self.inbox = 0
         self.took: dict[str, float] = {}
         self._recovered = -RECOVERING
         self._supervised: dict[str, float] = {}
@@ -149,9 +150,9 @@ class Storm:
         self.took["trouble"] = self._now()
         self._until(self._is_quiet, "is not quiet")
         self.took["quiet"] = self._now()
-        for head in self.desk.tasks():
-            if head.status not in TERMINAL:
-                self.inbox[head.status] += 1
+        tasks = read_tasks(self.desk)
+        self.inbox = sum(task.status not in TERMINAL for task in tasks)
+        self.stuck += silent(tasks, {(doubt.task_id, doubt.path) for doubt in self.desk.inbox().doubts})
         self._until(self._is_over, "has not ended")
         self.took["over"] = self._now()
         for member in self.members:

@@ -118,8 +118,10 @@ def test_a_doubt_that_is_silent_is_found(played: Played) -> None:
     cut = [row for row in task.rows if row.event_seq not in settled]
     from doubtless.fold import fold_steps
 
-    assert check.ended(task) == []
-    assert [line for line in check.ended(task._replace(records=fold_steps(cut))) if line.startswith("I6: close_run")]
+    assert check.ended(task) == check.silent([task], set()) == []
+    task = task._replace(records=fold_steps(cut))
+    assert [line for line in check.ended(task) if line.startswith("I6: close_run")]
+    assert [line for line in check.silent([task], set()) if line.startswith("silent: close_run")]
 
 
 def test_a_worker_that_ends_with_a_traceback_is_found(played: Played) -> None:
@@ -149,3 +151,12 @@ def test_bounds_under_which_a_stopped_worker_keeps_its_task_or_an_absence_proves
         SHORT._replace(pause=(1.0, 3.8)).check()
     with pytest.raises(AssertionError, match="slack"):
         SHORT._replace(slack=-1.0).check()
+
+
+def test_a_worker_that_ends_with_another_exit_code_is_found(played: Played) -> None:
+    codes = played.storm.members[0].codes
+    codes[0], before = 1, codes[0]
+    try:
+        assert [line for line in check.said_by_the_processes(played.storm) if "exit code 1" in line]
+    finally:
+        codes[0] = before
