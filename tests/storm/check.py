@@ -173,7 +173,8 @@ def marks(storm: Storm) -> list[str]:
 
 def said_by_the_processes(storm: Storm) -> list[str]:
     """No process has died of a fault of its own, or was refused the store."""
-    wrong = []
+    orders = storm.orders.log.read_text(errors="replace") if storm.orders.log.exists() else ""
+    wrong = [f"an order said: …{orders[max(0, at - 200) : at + 1500]}"] if (at := orders.find("Traceback")) >= 0 else []
     for member in (*storm.members, storm.client):
         said = member.said()
         for word in ("Traceback", "StoreDamaged", "StoreRefused", "StoreSuspect", "Fatal Python error", "left alone"):
@@ -183,7 +184,7 @@ def said_by_the_processes(storm: Storm) -> list[str]:
         for life, (text, code) in enumerate(zip(said.split("---- life ")[1:], member.codes, strict=False)):
             fine = code in (0, -signal.SIGKILL, 128 + signal.SIGTERM)  # the last one: by a second signal, at once
             fine |= code == AWAY and "the store cannot be opened" in text
-            fine |= code == -signal.SIGTERM and "at a time" not in text  # it had not begun
+            fine |= code == -signal.SIGTERM and ("at a time" not in text or "drained after" in text)  # before it began, or after it had ended
             if not fine:
                 wrong.append(f"{member.name} ended with exit code {code} in life {life}: {text[-500:]}")
     return wrong

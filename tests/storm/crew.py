@@ -143,6 +143,32 @@ def client(environ: dict[str, str], folder: Path, port: int, tasks: Path) -> Mem
     return Member("client", [sys.executable, "-m", "tests.storm.client", str(tasks)], environ, folder, port)
 
 
+class Orders:
+    """What a person types at a terminal: ``doubtless cancel`` and ``compensate``, each a process that may run the task itself."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        self.log = folder / "orders.log"
+        self._environ = environ
+        self._given: list[subprocess.Popen[bytes]] = []
+
+    def give(self, order: str, task_id: str) -> None:
+        command = [sys.executable, "-m", "doubtless.cli", order, "tests.storm.program:app", task_id, "--by", "ann", "--why", "storm"]
+        with self.log.open("ab") as log:
+            self._given.append(
+                subprocess.Popen([*command, "--wait", "PT3S"], env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
+            )
+
+    def wait(self) -> None:
+        """Until all of them have ended; one that hangs is a TimeoutExpired."""
+        for process in self._given:
+            process.wait(60)
+
+    def close(self) -> None:
+        for process in self._given:
+            process.kill()
+            process.wait()
+
+
 def _children(parent: int) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):

@@ -10,6 +10,7 @@ from .bounds import Bounds
 
 WRITES = ("/adjustments", "/approvals", "/chat/messages", "/runs/{id}/close")
 WITHDRAWALS = ("/adjustments/{id}/withdraw", "/approvals/{id}/withdraw")
+FROZEN = ("create_adjustment", "notify", "withdraw_adjustment")
 CUTS = ("before", "during", "after", "late")
 """Where a query's connection is cut: it never reached the server; the client was gone before the answer; the server had
 answered, and the answer was lost; as `before` for the client, and the server gets it when the client has looked for it."""
@@ -57,7 +58,10 @@ DRAWN: dict[str, tuple[int, Callable[[random.Random, Bounds], dict[str, Any]]]] 
     "postmaster kill -9": (2, lambda rng, bounds: {"down": round(rng.uniform(0.0, 2.0), 2)}),
     "PostgreSQL kill -9, all": (2, lambda rng, bounds: {"down": round(rng.uniform(0.0, 2.0), 2)}),
     "backend kill -9": (2, lambda rng, bounds: {}),
-    "other side": (36, _fault),
+    "other side": (10, _fault),
+    "cancel": (3, lambda rng, bounds: {"which": round(rng.random(), 3)}),
+    "compensate": (2, lambda rng, bounds: {"which": round(rng.random(), 3)}),
+    "freeze": (2, lambda rng, bounds: {"step": rng.choice((None, *FROZEN)), "seconds": round(rng.uniform(0.5, 2.5), 2)}),
     "lag": (4, lambda rng, bounds: {"path": rng.choice(WRITES[:2]), "seconds": round(rng.uniform(0.2, bounds.lag), 2)}),
     "hide": (3, lambda rng, bounds: {"path": rng.choice(WRITES[:2]), "count": rng.randint(1, 2)}),
 }
@@ -71,7 +75,8 @@ def plan(seed: int, seconds: float, workers: int, bounds: Bounds) -> list[Troubl
     """Every kind at least once, then as they are drawn: two in each second."""
     rng = random.Random(f"storm {seed}")
     kinds = list(DRAWN)
-    drawn = kinds + rng.choices(kinds, [weight for weight, _ in DRAWN.values()], k=max(0, round(seconds * 2.0) - len(kinds)))
+    drawn = kinds + rng.choices(kinds, [weight for weight, _ in DRAWN.values()], k=max(0, round(seconds * 1.5) - len(kinds)))
+    drawn += ["other side"] * round(seconds * 0.7)
     rng.shuffle(drawn)
     times = sorted(rng.uniform(0.3, seconds) for _ in drawn)
     return [

@@ -55,6 +55,7 @@ def figures(storm: Storm) -> Figures:
         **{f"look-backs: {answer}": count for answer, count in sorted(looks.items())},
         "late results kept as evidence": kinds[Kind.EVIDENCE_STORED],
         "starts of workers": sum(member.lives for member in storm.members),
+        "cancelled on demand": kinds[Kind.CANCEL_REQUESTED],
         "starts of the client": storm.client.lives,
         "acknowledgements": len(storm.acknowledged()),
     }

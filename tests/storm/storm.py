@@ -18,7 +18,7 @@ from examples.reconciliation.client import call
 from examples.reconciliation.outside import Outside
 from tests.crash.reconciliation import write_books
 
-from doubtless.errors import StoreError
+from doubtless.errors import StoreError, UsageError
 from doubtless.events import TERMINAL, TaskStatus
 from doubtless.store.base import Head
 from doubtless.store.pg.migrate import migrate
@@ -26,13 +26,14 @@ from doubtless.store.pg.migrate import migrate
 from . import truth
 from .bounds import Bounds, duration
 from .check import read_tasks, silent
-from .crew import Database, Member, client, worker
+from .crew import Database, Member, Orders, client, worker
 from .person import Person
 from .plan import ALONE, Trouble, plan, tasks
 from .program import TASKS, build
 from .proxy import Weather
 
 BOOKS = 5
+RUNNING = frozenset(TaskStatus) - TERMINAL
 TICK = 0.05
 CALM = 240.0
 """Seconds that the calm may take until nothing moves any more, and again until all cases are answered and all tasks have ended."""
@@ -97,6 +98,9 @@ class Storm:
         made.callback(self.desk.close)
         self.members = [self._worker(number) for number in range(self.settings.workers)]
         self.client = self._client()
+        straight = {name: value.replace("{port}", str(self.database.server.port)) for name, value in self._environ("orders").items()}
+        self.orders = Orders(straight, self.folder)
+        made.callback(self.orders.close)
         for member in (*self.members, self.client):
             made.callback(member.close)
         self.person = Person(self.desk, self.outside, self.folder / "office.db", bounds, self.settings.seed)
@@ -171,8 +175,10 @@ class Storm:
         visited = 0.0
         while self._now() < self.settings.seconds or (due and self._now() < self.settings.seconds + LATE):
             while due and due[0].at <= self._now():
-                one = due.pop(0)
-                if not self._befall(one):
+                one, befell = due.pop(0), False
+                with suppress(StoreError):  # it is away: later
+                    befell = self._befall(one)
+                if not befell:
                     insort(due, one._replace(at=self._now() + AGAIN), key=lambda one: one.at)
             self._afterwards()
             self._supervise()
@@ -190,7 +196,8 @@ class Storm:
             some = [who % len(self.members) for who in range(one.who, one.who + len(self.members)) if self._may(who % len(self.members))]
             if not some:
                 return False
-            one = one._replace(who=some[0])
+            busy = self._busy()
+            one = one._replace(who=next((who for who in some if who in busy), some[0]))
         if one.what == "client SIGKILL" and not self.client.alive:
             return bool(self.client.lives > 1)  # it has been killed before, and is through by now
         if one.what in ALONE and (self.database.down or self._now() < self._recovered + RECOVERING):
@@ -233,6 +240,11 @@ class Storm:
             case "other side":
                 self.outside.fault(**told)
                 what = f"other side: {told['fault']}"
+            case "cancel" | "compensate":
+                return self._order(what, told["which"])
+            case "freeze":
+                self.desk.freeze(told["step"], why="look first", by="ann")
+                self._put(told["seconds"], "thaw", one)
             case "lag":
                 self.outside.lag(told["path"], told["seconds"])
             case "hide":
@@ -243,9 +255,25 @@ class Storm:
         self.tell(f"{member.name if what.startswith(('SIG', 'cut', 'refuse', 'stall', 'delay')) else '-'}: {one.line()}")
         return True
 
+    def _order(self, what: str, which: float) -> bool:
+        """Cancel one of the tasks that are there, or undo one that is done."""
+        ids = [head.task_id for head in self.desk.tasks() if (head.status not in TERMINAL if what == "cancel" else head.status == "done")]
+        if not ids:
+            return False
+        task_id = ids[int(which * len(ids))]
+        self.orders.give(what, task_id)
+        self.happened[what] += 1
+        self.tell(f"-: {what} {task_id}")
+        return True
+
     def _weather(self, one: Trouble) -> Weather:
         """The proxy of a worker, or now and then the client's."""
         return self.client.weather if one.at * 100 % 6 < 1 else self.members[one.who].weather
+
+    def _busy(self) -> set[int]:
+        """The workers that run a task at this moment: what befalls these befalls something."""
+        owners = {(head.owner or "").partition("-")[0] for head in self.desk.store.heads(status=[*RUNNING])}
+        return {number for number, member in enumerate(self.members) if member.process is not None and str(member.process.pid) in owners}
 
     def _may(self, number: int) -> bool:
         """Whether a worker is there, awake for long enough, and nothing is about to follow of what befell it before."""
@@ -282,7 +310,14 @@ class Storm:
                 case "start database":
                     self.database.start()
                     self._recovered = self._now()
-            self.tell(f"{what} {'' if 'database' in what or 'client' in what else member.name}")
+                case "thaw":
+                    try:
+                        self.desk.thaw(one.told["step"], why="go on", by="ann")
+                    except StoreError:
+                        self._put(AGAIN, "thaw", one)
+                    except UsageError:  # it was frozen twice, and is thawed
+                        pass
+            self.tell(f"{what} {member.name if what in OF_WORKERS else ''}")
 
     def _supervise(self) -> None:
         """Start a worker again that has ended by itself: it was refused a store that is away, and said so by its exit code."""
@@ -314,7 +349,8 @@ class Storm:
 
     def _end_of_trouble(self) -> None:
         """Everybody is there and awake, nothing is cut, and the other side does what it is asked."""
-        self._afterwards(at_once=True)
+        while self._later:
+            self._afterwards(at_once=True)
         for member in (*self.members, self.client):
             member.weather.calm()
         refused = [one.id for one in self.tasks if one.refused]
@@ -326,6 +362,7 @@ class Storm:
                 member.note_end()
                 member.start()
         self.tell("calm")
+        self.orders.wait()
 
     def _until(self, over: Callable[[], bool], said: str) -> None:
         end = time.monotonic() + CALM
