@@ -30,6 +30,25 @@ def read_message(source: socket.socket, *, first: bool = False) -> Message | Non
     return None if body is None else Message(kind, body)
 
 
+def read_query(source: socket.socket) -> list[Message]:
+    """The next messages that belong together: a simple query, what is prepared or run up to its end, or something else alone."""
+    read: list[Message] = []
+    while (message := read_message(source)) is not None:
+        read.append(message)
+        if message.kind not in (b"P", b"B", b"D", b"E", b"C"):
+            break
+    return read
+
+
+def runs(query: list[Message], text: bytes) -> bool:
+    """Whether this runs a statement that contains the text, by its words or by the name under which it was prepared."""
+    return any(message.kind in (b"E", b"Q") for message in query) and any(text in message.body for message in query)
+
+
+def whole(query: list[Message]) -> bytes:
+    return b"".join(message.whole() for message in query)
+
+
 def _exactly(source: socket.socket, size: int) -> bytes | None:
     got = b""
     while len(got) < size:
@@ -120,23 +139,17 @@ class Cutter(Listening):
         server.sendall(first.whole())
         swallow = threading.Event()
         self._start(self._answers, server, client, swallow)
-        while (message := read_message(client)) is not None:
-            if self.times and message.kind in (b"P", b"Q") and self.at in message.body:
+        while query := read_query(client):
+            if self.times and runs(query, self.at):
                 self.times -= 1
                 self.cuts += 1
-                if self._cut(client, server, message, swallow):
-                    return
+                self._cut(client, server, whole(query), swallow)
+                return
             with suppress(OSError):
-                server.sendall(message.whole())
+                server.sendall(whole(query))
         cut(server)
 
-    def _cut(self, client: socket.socket, server: socket.socket, message: Message, swallow: threading.Event) -> bool:
-        whole = [message]
-        while message.kind != b"Q" and whole[-1].kind != b"S":
-            more = read_message(client)
-            assert more is not None
-            whole.append(more)
-        sent = b"".join(one.whole() for one in whole)
+    def _cut(self, client: socket.socket, server: socket.socket, sent: bytes, swallow: threading.Event) -> None:
         if self.when == "before":
             cut(server)
             cut(client)
@@ -153,7 +166,6 @@ class Cutter(Listening):
             server.sendall(sent)
             self.answered.wait(30)
             cut(client)
-        return True
 
     answered: threading.Event = threading.Event()
 

@@ -21,12 +21,12 @@ class Bounds(NamedTuple):
 
     lease: float = 1.0
     timeout: float = 2.0
-    pause: tuple[float, float] = (4.2, 5.5)
-    landing: float = 2.5
-    lag: float = 1.0
+    pause: tuple[float, float] = (4.2, 9.0)
+    landing: float = 5.0
+    lag: float = 1.5
     slack: float = 3.0
     deadline: float = 40.0
-    settle_within: float = 40.0
+    settle_within: float = 45.0
     pace: float = 0.6
     believed: float | None = None
 

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from contextlib import suppress
 
-from tests.postgres.wire import Listening, Message, cut, read_message
+from tests.postgres.wire import Listening, Message, cut, read_message, read_query, runs, whole
 
-APPENDS = (b"append_1(", b"append_rows_1(", b"append_shared_1(")
+APPENDS = (b"append_1", b"append_rows_1", b"append_shared_1")
 REFUSED = {b"DBLST": "appends of an old epoch refused", b"DBLMV": "appends refused whose place was taken"}
 LOOKED = 0.6
 """Seconds after which the server gets a query that came `late`: its client has looked for it by then, or is about to."""
@@ -78,9 +78,13 @@ class Weather(Listening):
                 return
             server.sendall(first.whole())
             self._start(self._answers, server, client, swallow)
-            while (message := read_message(client)) is not None:
-                if self._queries(client, server, message, swallow):
+            while query := read_query(client):
+                self._hold("queries delayed")
+                how = self._ordered(query)
+                if how:
+                    self._cut(how, client, server, whole(query), swallow)
                     return
+                server.sendall(whole(query))
         except OSError:
             cut(client)
         finally:
@@ -88,16 +92,6 @@ class Weather(Listening):
                 self._pairs.remove(pair)
             if not swallow.is_set():
                 cut(server)
-
-    def _queries(self, client: socket.socket, server: socket.socket, message: Message, swallow: threading.Event) -> bool:
-        """Pass a message on; True: this connection is over."""
-        if message.kind in (b"P", b"Q"):
-            self._hold("queries delayed")
-            how = self._ordered(message)
-            if how:
-                return self._cut(how, client, server, self._whole(client, message), swallow)
-        server.sendall(message.whole())
-        return False
 
     def _hold(self, name: str) -> None:
         now = time.monotonic()
@@ -109,10 +103,10 @@ class Weather(Listening):
             self.seen[name] += 1
             time.sleep(self._delay)
 
-    def _ordered(self, message: Message) -> str:
+    def _ordered(self, query: list[Message]) -> str:
         if not self._orders:
             return ""
-        appends = any(text in message.body for text in APPENDS)
+        appends = any(runs(query, text) for text in APPENDS)
         with self._lock:
             for number, (how, what) in enumerate(self._orders):
                 if what == "any" or appends:
@@ -121,30 +115,19 @@ class Weather(Listening):
                     return how
         return ""
 
-    def _whole(self, client: socket.socket, message: Message) -> bytes:
-        """The query with what belongs to it, up to its end."""
-        whole = [message]
-        while message.kind != b"Q" and whole[-1].kind != b"S":
-            more = read_message(client)
-            if more is None:
-                break
-            whole.append(more)
-        return b"".join(one.whole() for one in whole)
-
-    def _cut(self, how: str, client: socket.socket, server: socket.socket, sent: bytes, swallow: threading.Event) -> bool:
+    def _cut(self, how: str, client: socket.socket, server: socket.socket, sent: bytes, swallow: threading.Event) -> None:
         if how == "before":
             cut(client)
-            return True
+            return
         swallow.set()
         if how == "after":
             server.sendall(sent)  # the answer is awaited by `_answers`, which cuts then
-            return True
+            return
         cut(client)
         if how == "late":
             time.sleep(LOOKED)
         with suppress(OSError):
             server.sendall(sent)
-        return True
 
     def _count_refused(self, message: Message) -> None:
         for code, name in REFUSED.items():
