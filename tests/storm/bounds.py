@@ -20,14 +20,14 @@ class Bounds(NamedTuple):
     """
 
     lease: float = 1.0
-    timeout: float = 2.0
-    pause: tuple[float, float] = (4.2, 9.0)
+    timeout: float = 1.6
+    pause: tuple[float, float] = (5.5, 9.0)
     landing: float = 5.0
     lag: float = 1.5
     slack: float = 3.0
     deadline: float = 40.0
     settle_within: float = 45.0
-    pace: float = 0.6
+    pace: float = 0.5
     believed: float | None = None
 
     @property

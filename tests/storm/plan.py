@@ -45,7 +45,7 @@ def _fault(rng: random.Random, bounds: Bounds) -> dict[str, Any]:
 
 DRAWN: dict[str, tuple[int, Callable[[random.Random, Bounds], dict[str, Any]]]] = {
     "SIGKILL": (8, lambda rng, bounds: {"down": round(rng.uniform(0.0, 1.5), 2)}),
-    "SIGSTOP": (6, lambda rng, bounds: {"seconds": round(rng.uniform(*bounds.pause), 2)}),
+    "SIGSTOP": (12, lambda rng, bounds: {"seconds": round(rng.uniform(*bounds.pause), 2)}),
     "SIGSTOP briefly": (3, lambda rng, bounds: {"seconds": round(rng.uniform(0.2, bounds.lease), 2)}),
     "SIGTERM": (5, lambda rng, bounds: {"down": round(rng.uniform(0.0, 1.0), 2)}),
     "SIGTERM twice": (2, lambda rng, bounds: {"down": round(rng.uniform(0.0, 1.0), 2)}),
@@ -53,7 +53,7 @@ DRAWN: dict[str, tuple[int, Callable[[random.Random, Bounds], dict[str, Any]]]] 
     "cut": (10, lambda rng, bounds: {"how": rng.choice(CUTS), "what": rng.choice(("append", "append", "any")), "times": rng.randint(1, 3)}),
     "cut all": (4, lambda rng, bounds: {}),
     "refuse": (3, lambda rng, bounds: {"seconds": round(rng.uniform(0.5, 2.5), 2)}),
-    "stall": (5, lambda rng, bounds: {"seconds": round(rng.uniform(bounds.lease, bounds.pause[0] + 1), 2)}),
+    "stall": (5, lambda rng, bounds: {"seconds": round(rng.uniform(bounds.lease, 2 * bounds.lease + 2 * bounds.timeout), 2)}),
     "delay": (5, lambda rng, bounds: {"seconds": round(rng.uniform(1.0, 4.0), 2), "by": round(rng.uniform(0.01, 0.25), 3)}),
     "postmaster kill -9": (2, lambda rng, bounds: {"down": round(rng.uniform(0.0, 2.0), 2)}),
     "PostgreSQL kill -9, all": (2, lambda rng, bounds: {"down": round(rng.uniform(0.0, 2.0), 2)}),
