@@ -17,7 +17,7 @@ from .errors import DoubtlessError, StaleEpoch, StoreDamaged, StoreError
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
 from .runs import raised_on
 from .standing import BETWEEN, SESSION, UNREAD, is_idle
-from .store.base import Claim, Wanted
+from .store.base import Claim, Due, Wanted
 from .tasks import wait_limit
 
 if TYPE_CHECKING:
@@ -175,22 +175,31 @@ class Worker:
         self._setback.look(store, now)
         self._damaged = {task_id: found for task_id, found in self._damaged.items() if self._is_damaged(task_id)}
         due = store.due(self._wanted(), limit=room + len(self._damaged), now=now.wall)  # these keep no other from its turn
+        left = {claim.head.task_id: claim for claim in due.claims}
         begun = 0
-        for claim in due.claims:
-            if begun < room:
-                begun += self._begin(claim.head, {}, claim)
-            else:
-                self.app._runs.give_back(claim)
         frozen: Collection[str] | None = None
-        for head, children in self._roots([*due.heads, *self._setback.due(store, now)]):
-            if len(self._running()) >= self.concurrency:
-                break
-            if is_idle(head) or not self._takes(head) or (head.owner is not None and store.owner_alive(head.owner)):
-                continue
-            if head.why and still_frozen(head.why, frozen := store.frozen() if frozen is None else frozen):
-                continue
-            begun += self._begin(head, children, None)
+        try:
+            for head, children in self._in_turn(due, now):
+                if len(self._running()) >= self.concurrency:
+                    break
+                claim = left.pop(head.task_id, None)
+                if claim is None:
+                    if is_idle(head) or not self._takes(head) or (head.owner is not None and store.owner_alive(head.owner)):
+                        continue
+                    if head.why and still_frozen(head.why, frozen := store.frozen() if frozen is None else frozen):
+                        continue
+                begun += self._begin(head, children, claim)
+        finally:  # for these there is no place any more, or the store has failed: nobody would run them here
+            for claim in left.values():
+                self.app._runs.give_back(claim)
         return begun
+
+    def _in_turn(self, due: Due, now: Instant) -> list[tuple[Head, dict[str, int]]]:
+        """What is due, by priority, then the older one: what a dead owner has left keeps its turn, however many are ready."""
+        turns: list[tuple[Head, dict[str, int]]] = [(claim.head, {}) for claim in due.claims]
+        turns += self._roots([*due.heads, *self._setback.due(self.app.store, now)])
+        turns.sort(key=lambda turn: (turn[0].priority, turn[0].created_at, turn[0].task_id))
+        return turns
 
     def _takes(self, head: Head) -> bool:
         return self.app.knows(head.task_name) and (self.queues is None or head.queue in self.queues)

@@ -6,6 +6,7 @@ TABLES, LITE, WORKER = "store/sql/postgres/0001.sql", "store/sql/sqlite.sql", "w
 DUE = "store/test_due.py::test_"
 QUEUES = "tasks/test_queues.py::test_"
 WAKES = "workers/test_wakes.py::test_"
+TURN = "workers/test_workers.py::test_what_a_killed_worker_left_has_its_turn_before_younger_tasks_however_many_are_ready"
 
 WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
@@ -107,5 +108,19 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "                run.offer_late()\n",
         "",
         ("simulation/test_found.py::test_a_late_refusal_that_the_store_does_not_take_is_offered_again",),
+    ),
+    (
+        "what a dead owner left keeps its turn among what is ready",
+        WORKER,
+        "        turns.sort(key=lambda turn: (turn[0].priority, turn[0].created_at, turn[0].task_id))\n",
+        "",
+        (TURN,),
+    ),
+    (
+        "a claim for which there is no place any more is given back",
+        WORKER,
+        "            for claim in left.values():\n                self.app._runs.give_back(claim)\n",
+        "            pass\n",
+        (TURN,),
     ),
 )

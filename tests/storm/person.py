@@ -115,9 +115,9 @@ class Person:
             found = books.by_reference("approval", view.keys)
             return _approval(found[0]) if found else None
         if case.step == "notify":
-            return _first(books.messages.get(view.params["run"], []), ("id", "run"))
+            return _first(books.messages.get(case.task_id, []), ("id", "run"))
         assert case.step == "close_run", case.step
-        closed = books.closings.get(view.params["run"], [])
+        closed = books.closings.get(case.task_id, [])
         return _first(closed, ("id", "run")) and {"id": closed[0]["id"], "run": closed[0]["run"], "status": "closed"}
 
     def _record(self, case: Case) -> dict[str, Any] | None:

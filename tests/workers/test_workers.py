@@ -119,3 +119,19 @@ def test_a_worker_names_a_task_once_whose_code_it_does_not_have_and_takes_only_i
     assert worker.said().count("strange") == 1
     assert [row.kind for name in ("strange", "not-mine") for row in team.app.store.rows(name)] == [Kind.TASK_ACCEPTED] * 2
     assert team.booked() == [1]
+
+
+def test_what_a_killed_worker_left_has_its_turn_before_younger_tasks_however_many_are_ready(team: Team) -> None:
+    team.environ["BOOK_TIMEOUT"] = SHORT
+    team.hold(1)
+    team.app.start(team.module.pair, "t", n=1)
+    worker = team.worker()
+    team.inside(1)
+    worker.signal(signal.SIGKILL)
+    worker.end()
+    (team.folder / "hold-1").unlink()
+    names = [team.app.start(team.module.single, f"t{n}", n=n) for n in range(2, 8)]
+    until(lambda: not team.app.store.owner_alive(team.app.store.head("t").owner), "the end of its lease")  # type: ignore[union-attr]
+    team.worker("--concurrency", "1")
+    until(lambda: team.ended("t", *names), "the end of all")
+    assert [effect["n"] for effect in team.world.all()] == [1, 1001, 2, 3, 4, 5, 6, 7]
