@@ -9,7 +9,7 @@ SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench crash-bench prove simulate explore fuzz power storm mutants engines guarantee docs golden clean
+.PHONY: help setup demo test lint types bench growth crash-bench prove simulate explore fuzz power storm mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,8 +35,11 @@ lint: setup ## ruff, and the layers of the imports
 types: setup ## mypy --strict over the package and over user code as the docs show it
 	$(BIN)/mypy
 
-bench: setup ## speed as ratios to a hand-written floor, in one run; writes docs/benchmarks.md
-	$(BIN)/python benchmarks/bench.py
+bench: setup ## speed as ratios to a hand-written floor, beside others, in one run; writes docs/benchmarks.md; ONLY=resume,steps; QUICK=1
+	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(OTHERS),--others $(OTHERS))
+
+growth: setup ## a PostgreSQL log of EVENTS (20000000) events, API (2000000) of them through the API; writes docs/scale.md
+	$(BIN)/python benchmarks/growth.py --events $(or $(EVENTS),20000000) --api $(or $(API),2000000) --page docs/scale.md
 
 crash-bench: setup ## the crash matrix for Doubtless and others, each in a venv of its own; writes docs/crash-bench.md
 	$(BIN)/python benchmarks/crash/crash_bench.py $(if $(VENVS),--venvs $(VENVS)) $(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(ABSURD),--absurd) --out docs/crash-bench.md

@@ -19,7 +19,7 @@ import apsw
 dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 SCHEMA = """
-CREATE TABLE log (
+CREATE TABLE IF NOT EXISTS log (
   task_id TEXT NOT NULL,
   seq INTEGER NOT NULL,
   step_seq INTEGER NOT NULL,
@@ -44,6 +44,7 @@ class Floor:
 
     def __init__(self, path: str) -> None:
         self.connection = apsw.Connection(path)
+        self.connection.set_busy_timeout(60_000)  # for several processes
         self.connection.pragma("journal_mode", "wal")
         self.connection.pragma("synchronous", "full")
         self.connection.execute(SCHEMA)
