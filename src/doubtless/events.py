@@ -146,6 +146,9 @@ class CaseKind(StrEnum):
     QUESTION = "question"
 
 
+IDLE = ("between two openings", "between two openings; the last one was not left normally, its calls are not acknowledged")
+"""What the head of a waiting task says (`why`) that has nothing to do, although no time says until when."""
+
 ASKING = frozenset({CaseKind.DOUBT, CaseKind.COMPENSATION})
 """The kinds of cases that ask whether an unsettled write happened; a compensation has its own."""
 

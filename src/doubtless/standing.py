@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from . import canonical
 from .calls import Runtime
 from .canonical import encode
-from .events import Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
+from .events import IDLE, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord, fold_steps
 from .log import TaskLog
 from .outcomes import storable
@@ -17,8 +17,7 @@ from .store.base import Head
 SESSION = "$session"
 """The name that every session has as a task."""
 
-BETWEEN = "between two openings"
-UNREAD = "between two openings; the last one was not left normally, its calls are not acknowledged"
+BETWEEN, UNREAD = IDLE
 
 SHOWN = 300
 """Characters of one call's params, or of its output, that a text for a model shows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 TABLES, LITE, WORKER = "store/sql/postgres/0001.sql", "store/sql/sqlite.sql", "worker.py"
 DUE = "store/test_due.py::test_"
 QUEUES = "tasks/test_queues.py::test_"
+PLANS = "postgres/test_plans.py::test_"
 WAKES = "workers/test_wakes.py::test_"
 TURN = "workers/test_workers.py::test_what_a_killed_worker_left_has_its_turn_before_younger_tasks_however_many_are_ready"
 
@@ -12,17 +13,44 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: a look passes over what another worker is claiming",
         TABLES,
-        "    FOR UPDATE SKIP LOCKED\n",
-        "",
+        "    FOR UPDATE SKIP LOCKED\n  ), timed",
+        "  ), timed",
         (DUE + "a_task_that_another_worker_is_claiming_is_passed_over_without_waiting",),
     ),
     (
         "PostgreSQL: no worker takes a task before its time",
         TABLES,
-        "OR task.wake_at <= v_now\n        OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits "
-        "AND state <> 'open'))\n      )\n      AND strpos(task.task_id, '/') = 0",
-        "OR true\n      )\n      AND strpos(task.task_id, '/') = 0",
+        "      AND wake_at <= v_now\n      AND strpos(task_id, '/') = 0\n      AND {{wanted}}",
+        "      AND wake_at IS NOT NULL\n      AND strpos(task_id, '/') = 0\n      AND {{wanted}}",
         (DUE + "nothing_is_given_before_its_time_and_the_next_time_is_told",),
+    ),
+    (
+        "PostgreSQL: a look reads what is due and not what waits: without a time",
+        TABLES,
+        "CREATE INDEX tasks_free ON {{schema}}.tasks (priority, created_at, task_id) WHERE {{free}} AND strpos(task_id, '/') = 0;\n",
+        "",
+        (PLANS + "what_workers_ask_reads_what_is_due_and_not_what_waits",),
+    ),
+    (
+        "PostgreSQL: a look reads what is due and not what waits: with a time",
+        TABLES,
+        "CREATE INDEX tasks_by_wake ON {{schema}}.tasks (wake_at) WHERE wake_at IS NOT NULL;\n",
+        "",
+        (PLANS + "what_workers_ask_reads_what_is_due_and_not_what_waits",),
+    ),
+    (
+        "PostgreSQL: a look reads what is due and not what waits: children",
+        TABLES,
+        "CREATE INDEX tasks_free_children ON {{schema}}.tasks (task_id) WHERE {{free}} AND strpos(task_id, '/') > 0;\n",
+        "",
+        (PLANS + "what_workers_ask_reads_what_is_due_and_not_what_waits",),
+    ),
+    (
+        "PostgreSQL: a look reads what is due and not what waits: names that nobody knows",
+        TABLES,
+        "CREATE INDEX tasks_by_name ON {{schema}}.tasks (task_name) WHERE {{live}} AND strpos(task_id, '/') = 0;\n",
+        "",
+        (PLANS + "what_workers_ask_reads_what_is_due_and_not_what_waits",),
     ),
     (
         "PostgreSQL: an accept tells the workers",

@@ -145,10 +145,18 @@ def test_the_rows_of_a_claim_that_came_with_the_look_are_taken(store: Store, clo
 
 
 @pytest.mark.parametrize("make_store", ["postgres"], indirect=True)
-def test_a_task_that_another_worker_is_claiming_is_passed_over_without_waiting(store: Store, clock: TurnClock) -> None:
+@pytest.mark.parametrize("due_by", ["nothing", "its time", "its key"])
+def test_a_task_that_another_worker_is_claiming_is_passed_over_without_waiting(
+    store: Store, clock: TurnClock, due_by: str
+) -> None:
     assert isinstance(store, PostgresStore)
     for number in range(4):
-        accept(store, clock, f"t{number}")
+        accept(store, clock, f"t{number}", **({"not_before": clock().wall + 1} if due_by == "its time" else {}))
+    if due_by == "its key":
+        with psycopg.connect(store.place.conninfo) as other:
+            tables = store.place.schema
+            other.execute(f"INSERT INTO {tables}.keys VALUES ('k', 1, 'o', '1', 'freed')".encode())
+            other.execute(f"UPDATE {tables}.tasks SET status = 'waiting', awaits = 'k', wake_at = {1 << 52}".encode())
     with psycopg.connect(store.place.conninfo) as other:
         other.execute(f"SELECT 1 FROM {store.place.schema}.tasks WHERE task_id IN ('t0', 't2') FOR UPDATE".encode())  # another worker
         looking = ThreadPoolExecutor(1)

@@ -267,8 +267,9 @@ class Store(Protocol):
     def head(self, task_id: str) -> Head | None: ...
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of
-        needs_human: only those with one, which is not), or whose key moved."""
+        """Heads, oldest first; of some statuses. `due`: only those that have not ended and have something to do: with no
+        `wake_at` after this time (of needs_human: only those with one, which is not), or whose key moved; and none that only
+        waits for its host (`events.IDLE`)."""
 
     def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
         """What there is to run for a worker with `limit` free places, by priority, then the oldest first; one round trip.

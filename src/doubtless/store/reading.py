@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, cast
 
-from ..events import Event, row_hash, upcast
+from ..events import TERMINAL, Event, TaskStatus, row_hash, upcast
 from ..snapshots import Snapshot, fault_of, is_well_formed
 from .base import CaseRow, Head, KeyRow, Outline
 from .chain import KEPT, START, Linked, as_events, as_head, check_last, check_pairs, follow, links_of
@@ -115,13 +115,15 @@ class Reading:
         return None if row is None else as_head(row)
 
     def heads(self, *, status: Sequence[str] = (), due: int | None = None, limit: int | None = None) -> list[Head]:
-        """Heads, oldest first; of some statuses; `due`: only those with no `wake_at` after this time (of needs_human: only
-        those with one, which is not)."""
-        args: tuple[object, ...] = (due, -1 if limit is None else limit)
-        if status:
-            rows = self._link.all(self._queries["heads_of"], (*args, json.dumps(list(status))))
+        """Heads, oldest first; of some statuses; `due`: only those that have something to do by then (`base.Store.heads`)."""
+        most = -1 if limit is None else limit
+        if due is not None:
+            statuses = [each for each in status or TaskStatus if each not in TERMINAL]
+            rows = self._link.all(self._queries["heads_due"], (most, json.dumps(statuses), due))
+        elif status:
+            rows = self._link.all(self._queries["heads_of"], (most, json.dumps(list(status))))
         else:
-            rows = self._link.all(self._queries["heads"], args)
+            rows = self._link.all(self._queries["heads"], (most,))
         return [as_head(row) for row in rows]
 
     def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:

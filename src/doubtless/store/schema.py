@@ -13,7 +13,7 @@ from typing import NamedTuple
 import apsw
 
 from ..errors import StoreRefused
-from ..events import COLUMNS, CaseKind, Effect, Instant, Kind, StepStatus, TaskStatus
+from ..events import COLUMNS, IDLE, CaseKind, Effect, Instant, Kind, StepStatus, TaskStatus
 from ..snapshots import Snapshot
 from .base import CaseRow, Head, KeyRow
 from .sql import load
@@ -102,6 +102,7 @@ def queries() -> dict[str, str]:
             "step_statuses": _any_of("status", StepStatus),
             "effects": _any_of("effect_class", Effect),
             "case_kinds": _any_of("kind", CaseKind),
+            "idle": ", ".join(f"'{why}'" for why in IDLE),
             "whole_row": ",\n  x'00', ".join(map(_spelled, COLUMNS)),
             "input_ref": _ref("input_ref"),
             "output_ref": _ref("output_ref"),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...events import COLUMNS, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus
+from ...events import COLUMNS, IDLE, TERMINAL, CaseKind, Effect, Event, Kind, StepStatus, TaskStatus
 from ...snapshots import Snapshot
 from ..base import CaseRow, Head, KeyRow
 from ..schema import TASK_KINDS
@@ -58,6 +58,34 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(repr(str(value)) for value in sorted(values))
 
 
+_TOLD = "awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {schema}.keys WHERE once = awaits AND state <> 'open')"
+"""Of a task: the business key that it waits for is no longer on its way."""
+
+_WANTED = """task_name = ANY(p_names)
+      AND (p_queues IS NULL OR queue = ANY(p_queues))
+      AND NOT (status = 'waiting' AND coalesce(why, '') = ANY(p_idle))
+      AND NOT (
+        (coalesce(why, '') LIKE 'frozen: %' OR coalesce(why, '') LIKE 'child %frozen: %')
+        AND EXISTS (
+          SELECT 1
+          FROM {schema}.freezes
+          WHERE step = '*'
+            OR strpos(substr(tasks.why, strpos(tasks.why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
+        )
+      )"""
+"""Of a task in `due_1`: a worker with this code that looks at these queues may run it, and it does not stand before a freeze."""
+
+
+def _literals(texts: Iterable[str]) -> str:
+    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
+
+
+_IDLE = f"(status = 'waiting' AND coalesce(why, '') IN ({_literals(IDLE)}))"
+_LIVE = _literals(status for status in TaskStatus if status not in TERMINAL)
+_UNTIMED = _literals(status for status in TaskStatus if status not in (*TERMINAL, TaskStatus.NEEDS_HUMAN))
+"""A task in one of these has something to do when no time says until when it waits."""
+
+
 def _type(column: str) -> str:
     return "bigint" if column in _INTEGERS else "bytea" if column in _DIGESTS else "text"
 
@@ -86,6 +114,13 @@ def _fill(schema: str) -> dict[str, str]:
         "case": ", ".join(CaseRow._fields),
         "key": ", ".join(KeyRow._fields),
         "snapshot": ", ".join(Snapshot._fields),
+        "alive": _LIVE,
+        "live": f"owner IS NULL AND status IN ({_LIVE})",
+        "free": f"owner IS NULL AND wake_at IS NULL AND status IN ({_UNTIMED})"
+        f" AND NOT {_IDLE}",
+        "idle": _IDLE,
+        "told": _TOLD.format(schema=f'"{schema}"'),
+        "wanted": _WANTED.format(schema=f'"{schema}"'),
         "kinds": _listed(Kind),
         "task_kinds": _listed(TASK_KINDS),
         "task_statuses": _listed(TaskStatus),

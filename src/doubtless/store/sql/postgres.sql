@@ -76,12 +76,27 @@ WHERE wake_at > $1
   AND owner IS NULL
 
 -- name: strangers
--- One read.
+-- One read: from each name to the next in the index; only of those that are not wanted are there tasks to look at.
+WITH RECURSIVE names (name) AS (
+  SELECT min(task_name)
+  FROM {{schema}}.tasks
+  WHERE {{live}}
+    AND strpos(task_id, '/') = 0
+  UNION ALL
+  SELECT (
+    SELECT min(task_name)
+    FROM {{schema}}.tasks
+    WHERE {{live}}
+      AND strpos(task_id, '/') = 0
+      AND task_name > names.name
+  )
+  FROM names
+  WHERE names.name IS NOT NULL
+)
 SELECT {{head}}
 FROM {{schema}}.tasks
-WHERE owner IS NULL
-  AND status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
-  AND task_name <> ALL($1::text[])
+WHERE {{live}}
+  AND task_name IN (SELECT name FROM names WHERE name <> ALL($1::text[]))
   AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
   AND strpos(task_id, '/') = 0
 ORDER BY created_at, task_id
@@ -249,28 +264,50 @@ WHERE task_id = $1
 -- One read.
 SELECT {{head}}
 FROM {{schema}}.tasks
-WHERE (
-    $1::bigint IS NULL
-    OR (wake_at IS NULL AND status <> 'needs_human')
-    OR wake_at <= $1
-    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = tasks.awaits AND state <> 'open'))
-  )
 ORDER BY created_at, task_id
-LIMIT nullif($2, -1)
+LIMIT nullif($1, -1)
 
 -- name: heads_of
 -- One read.
 SELECT {{head}}
 FROM {{schema}}.tasks
-WHERE status IN (SELECT json_array_elements_text($3::json))
-  AND (
-    $1::bigint IS NULL
-    OR (wake_at IS NULL AND status <> 'needs_human')
-    OR wake_at <= $1
-    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = tasks.awaits AND state <> 'open'))
-  )
+WHERE status IN (SELECT json_array_elements_text($2::json))
 ORDER BY created_at, task_id
-LIMIT nullif($2, -1)
+LIMIT nullif($1, -1)
+
+-- name: heads_due
+-- One read: what nobody has and has no time, what somebody has, what has a time that has come, what waits for a key that moved.
+SELECT {{head}}
+FROM (
+  SELECT *
+  FROM {{schema}}.tasks
+  WHERE {{free}}
+    AND strpos(task_id, '/') = 0
+  UNION ALL
+  SELECT *
+  FROM {{schema}}.tasks
+  WHERE {{free}}
+    AND strpos(task_id, '/') > 0
+  UNION ALL
+  SELECT *
+  FROM {{schema}}.tasks
+  WHERE owner IS NOT NULL
+    AND wake_at IS NULL
+    AND status <> 'needs_human'
+    AND NOT {{idle}}
+  UNION ALL
+  SELECT *
+  FROM {{schema}}.tasks
+  WHERE wake_at <= $3
+  UNION ALL
+  SELECT *
+  FROM {{schema}}.tasks
+  WHERE {{told}}
+    AND (wake_at > $3 OR (wake_at IS NULL AND status = 'needs_human'))
+) AS task
+WHERE status IN (SELECT json_array_elements_text($2::json))
+ORDER BY created_at, task_id
+LIMIT nullif($1, -1)
 
 -- name: tails
 -- One read, for verify.

@@ -342,28 +342,29 @@ WHERE task_id = ?1
 -- One read.
 SELECT {{head}}
 FROM tasks
-WHERE (
-    ?1 IS NULL
-    OR (wake_at IS NULL AND status <> 'needs_human')
-    OR wake_at <= ?1
-    OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
-  )
 ORDER BY created_at, task_id
-LIMIT ?2
+LIMIT ?1
 
 -- name: heads_of
 -- One read.
 SELECT {{head}}
 FROM tasks
-WHERE status IN (SELECT value FROM json_each(?3))
+WHERE status IN (SELECT value FROM json_each(?2))
+ORDER BY created_at, task_id
+LIMIT ?1
+
+-- name: heads_due
+-- One read.
+SELECT {{head}}
+FROM tasks
+WHERE status IN (SELECT value FROM json_each(?2))
   AND (
-    ?1 IS NULL
-    OR (wake_at IS NULL AND status <> 'needs_human')
-    OR wake_at <= ?1
+    (wake_at IS NULL AND status <> 'needs_human' AND NOT (status = 'waiting' AND coalesce(why, '') IN ({{idle}})))
+    OR wake_at <= ?3
     OR (awaits IS NOT NULL AND EXISTS (SELECT 1 FROM keys WHERE once = tasks.awaits AND state <> 'open'))
   )
 ORDER BY created_at, task_id
-LIMIT ?2
+LIMIT ?1
 
 -- name: due_free
 -- One read: what is due and nobody has; `why` tells of the two kinds that wait for no time and have nothing to do.

@@ -84,6 +84,13 @@ CREATE INDEX tasks_by_status ON {{schema}}.tasks (status, created_at);
 CREATE INDEX tasks_by_wake ON {{schema}}.tasks (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX tasks_by_awaits ON {{schema}}.tasks (awaits) WHERE awaits IS NOT NULL;
 CREATE INDEX tasks_by_owner ON {{schema}}.tasks (owner) WHERE owner IS NOT NULL;
+-- What nobody has and has something to do now, in the order in which it is taken: what sleeps, waits between two openings of a
+-- session, or has ended is not in it, however much that is. Of children there is no order to keep.
+CREATE INDEX tasks_free ON {{schema}}.tasks (priority, created_at, task_id) WHERE {{free}} AND strpos(task_id, '/') = 0;
+CREATE INDEX tasks_free_children ON {{schema}}.tasks (task_id) WHERE {{free}} AND strpos(task_id, '/') > 0;
+-- How many children there are: without it a third of all tasks is guessed, and a look is planned (and compiled) for that many.
+CREATE STATISTICS {{schema}}.tasks_children ON (strpos(task_id, '/')) FROM {{schema}}.tasks;
+CREATE INDEX tasks_by_name ON {{schema}}.tasks (task_name) WHERE {{live}} AND strpos(task_id, '/') = 0;
 
 CREATE TABLE {{schema}}.cases (
   case_id text COLLATE "C" PRIMARY KEY,
@@ -438,42 +445,59 @@ END $$;
 -- What a worker may run now, for so many free places: what is due and nobody has, claimed at once, of several workers each
 -- getting other rows (what is being claimed at this moment is passed over); after them what is due and has an owner whose
 -- lease has ended, and children that are due while nobody has their root: those are claimed one by one, with their rows.
+-- Each kind of being due is looked up by its own index: those without a time in their order, then those whose time has come,
+-- then those whose business key is no longer on its way.
 CREATE FUNCTION {{schema}}.due_1(
   p_names text[], p_queues text[], p_idle text[], p_limit bigint, p_owner text, p_epochs bigint[], p_grant bigint, p_at bigint
-) RETURNS SETOF {{schema}}.tasks LANGUAGE plpgsql AS $$
+) RETURNS SETOF {{schema}}.tasks LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   v_now bigint := coalesce(p_at, {{schema}}.clock());
 BEGIN
   PERFORM {{schema}}.refuse_undurable();
   RETURN QUERY
-  WITH free AS MATERIALIZED (
-    SELECT task.task_id
-    FROM {{schema}}.tasks AS task
-    WHERE task.owner IS NULL
-      AND task.status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
-      AND task.task_name = ANY(p_names)
-      AND (p_queues IS NULL OR task.queue = ANY(p_queues))
-      AND (
-        (task.wake_at IS NULL AND task.status <> 'needs_human')
-        OR task.wake_at <= v_now
-        OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits AND state <> 'open'))
-      )
-      AND strpos(task.task_id, '/') = 0
-      AND NOT (task.status = 'waiting' AND coalesce(task.why, '') = ANY(p_idle))
-      AND NOT (
-        (coalesce(task.why, '') LIKE 'frozen: %' OR coalesce(task.why, '') LIKE 'child %frozen: %')
-        AND EXISTS (
-          SELECT 1
-          FROM {{schema}}.freezes
-          WHERE step = '*'
-            OR strpos(substr(task.why, strpos(task.why, 'frozen: ')), 'frozen: step ' || step || ' is ') = 1
-        )
-      )
-    ORDER BY task.priority, task.created_at, task.task_id
+  WITH untimed AS MATERIALIZED (
+    SELECT task_id, priority, created_at
+    FROM {{schema}}.tasks
+    WHERE {{free}}
+      AND strpos(task_id, '/') = 0
+      AND {{wanted}}
+    ORDER BY priority, created_at, task_id
     LIMIT p_limit
     FOR UPDATE SKIP LOCKED
+  ), timed AS MATERIALIZED (
+    SELECT task_id, priority, created_at
+    FROM {{schema}}.tasks
+    WHERE {{live}}
+      AND wake_at <= v_now
+      AND strpos(task_id, '/') = 0
+      AND {{wanted}}
+    ORDER BY priority, created_at, task_id
+    LIMIT p_limit
+    FOR UPDATE SKIP LOCKED
+  ), told AS MATERIALIZED (
+    SELECT task_id, priority, created_at
+    FROM {{schema}}.tasks
+    WHERE {{live}}
+      AND {{told}}
+      AND (wake_at > v_now OR (wake_at IS NULL AND status = 'needs_human'))
+      AND strpos(task_id, '/') = 0
+      AND {{wanted}}
+    ORDER BY priority, created_at, task_id
+    LIMIT p_limit
+    FOR UPDATE SKIP LOCKED
+  ), free AS (
+    SELECT task_id, priority, created_at
+    FROM untimed
+    UNION ALL
+    SELECT task_id, priority, created_at
+    FROM timed
+    UNION ALL
+    SELECT task_id, priority, created_at
+    FROM told
+    ORDER BY priority, created_at, task_id
+    LIMIT p_limit
   ), numbered AS (
-    SELECT free.task_id, row_number() OVER () AS place
+    SELECT task_id, row_number() OVER (ORDER BY priority, created_at, task_id) AS place
     FROM free
   )
   UPDATE {{schema}}.tasks AS task
@@ -483,25 +507,38 @@ BEGIN
   RETURNING task.*;
   RETURN QUERY
   SELECT task.*
-  FROM {{schema}}.tasks AS task
-  WHERE (task.owner IS NOT NULL OR strpos(task.task_id, '/') > 0)
-    AND (task.owner IS NULL OR task.lease_until <= v_now)
-    AND task.status IN ('ready', 'running', 'waiting', 'compensating', 'needs_human')
-    AND (strpos(task.task_id, '/') > 0 OR task.task_name = ANY(p_names))
-    AND (p_queues IS NULL OR strpos(task.task_id, '/') > 0 OR task.queue = ANY(p_queues))
-    AND (
-      (task.wake_at IS NULL AND task.status <> 'needs_human')
-      OR task.wake_at <= v_now
-      OR (task.awaits IS NOT NULL AND EXISTS (SELECT 1 FROM {{schema}}.keys WHERE once = task.awaits AND state <> 'open'))
-    )
-    AND (
-      strpos(task.task_id, '/') = 0
-      OR EXISTS (
-        SELECT 1
-        FROM {{schema}}.tasks AS root
-        WHERE root.task_id = split_part(task.task_id, '/', 1)
-          AND (root.owner IS NULL OR root.lease_until <= v_now)
-      )
+  FROM (
+    SELECT *
+    FROM {{schema}}.tasks
+    WHERE owner IS NOT NULL
+      AND lease_until <= v_now
+      AND status IN ({{alive}})
+      AND (strpos(task_id, '/') > 0 OR (task_name = ANY(p_names) AND (p_queues IS NULL OR queue = ANY(p_queues))))
+      AND ((wake_at IS NULL AND status <> 'needs_human') OR wake_at <= v_now OR ({{told}}))
+    UNION ALL
+    SELECT *
+    FROM {{schema}}.tasks
+    WHERE {{free}}
+      AND strpos(task_id, '/') > 0
+    UNION ALL
+    SELECT *
+    FROM {{schema}}.tasks
+    WHERE {{live}}
+      AND wake_at <= v_now
+      AND strpos(task_id, '/') > 0
+    UNION ALL
+    SELECT *
+    FROM {{schema}}.tasks
+    WHERE {{live}}
+      AND {{told}}
+      AND (wake_at > v_now OR (wake_at IS NULL AND status = 'needs_human'))
+      AND strpos(task_id, '/') > 0
+  ) AS task
+  WHERE strpos(task.task_id, '/') = 0
+    OR (  -- not EXISTS: for that all roots may be read into a hash
+      SELECT root.owner IS NULL OR root.lease_until <= v_now
+      FROM {{schema}}.tasks AS root
+      WHERE root.task_id = split_part(task.task_id, '/', 1)
     )
   ORDER BY task.priority, task.created_at, task.task_id;
 END $$;
