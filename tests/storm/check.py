@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.check import log_rules
 
 from doubtless import Doubtless
-from doubtless.events import TERMINAL, UNDO, Effect, Event, StepStatus, TaskStatus
+from doubtless.events import TERMINAL, UNDO, Effect, Event, Kind, StepStatus, TaskStatus
 from doubtless.fold import StepRecord, fold_steps
 
 from . import truth
@@ -18,6 +18,8 @@ from .truth import Truth
 if TYPE_CHECKING:
     from .storm import Storm
 
+LYING = 60.0
+"""Seconds after the end of its lease within which somebody has to have taken a task over; usually it is one."""
 AWAY = 6
 """The exit code of a worker that was started while the store was away; whoever supervises it starts it again."""
 MADE = {"create_adjustment": "sheet", "submit_approval": "approval", "submit_approval_async": "approval"}
@@ -43,6 +45,7 @@ def check(storm: Storm) -> list[str]:
     for task in tasks:
         wrong += log_rules(task.id, task.rows)
         wrong += ended(task)
+        wrong += left_lying(task)
         wrong += agrees(task, books)
     wrong += unknown_to_the_log(tasks, books)
     wrong += [f"verify: {problem.where} {problem.event_seq}: {problem.what}" for problem in storm.desk.verify()]
@@ -141,6 +144,17 @@ def made_by(task: Task, record: StepRecord, books: Truth) -> list[dict[str, Any]
         return books.by_reference(MADE[record.name], tuple(key.hex() for key in record.keys))
     group = books.messages if record.name == "notify" else books.closings
     return group.get(task.run, [])
+
+
+def takeovers(task: Task) -> list[float]:
+    """Seconds from the end of a dead owner's lease to the claim that took its task over, for each of them."""
+    claims = [row for row in task.rows if row.kind == Kind.TASK_CLAIMED and "lease_until" in row.details]
+    return [(row.at.wall - row.details["lease_until"]) / 1e6 for row in claims]
+
+
+def left_lying(task: Task) -> list[str]:
+    """What a dead owner left is settled by somebody soon, also while there is a lot to do."""
+    return [f"task {task.id} was left lying for {seconds:.0f} s after its owner's lease" for seconds in takeovers(task) if seconds > LYING]
 
 
 def unknown_to_the_log(tasks: list[Task], books: Truth) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from typing import NamedTuple
 
 from doubtless.events import Kind
 
 from . import truth
-from .check import read_tasks
+from .check import read_tasks, takeovers
 from .storm import Storm
 
 
@@ -26,7 +27,7 @@ class Figures(NamedTuple):
     inbox: int
     cases: dict[str, int]
     answers: dict[str, int]
-    log: dict[str, int]
+    log: dict[str, float]
     effects: dict[str, int]
     took: dict[str, float]
 
@@ -47,9 +48,12 @@ def figures(storm: Storm) -> Figures:
         proxies += member.weather.seen
     kinds = Counter(row.kind for row in rows)
     looks = Counter(row.details.get("answer", "?") for row in rows if row.kind == Kind.LOOKED_BACK)
+    waits = [seconds for task in tasks for seconds in takeovers(task)]
     log = {
         "rows": len(rows),
-        "takeovers": sum(row.kind == Kind.TASK_CLAIMED and "was" in row.details for row in rows),
+        "takeovers": len(waits),
+        "seconds from a lease's end to the takeover, the median": round(statistics.median(waits or [0.0]), 1),
+        "the same, the longest": round(max(waits, default=0.0), 1),
         "attempts": kinds[Kind.STEP_INTENDED] + kinds[Kind.ATTEMPT_STARTED],
         "attempts after the first": kinds[Kind.ATTEMPT_STARTED],
         **{f"look-backs: {answer}": count for answer, count in sorted(looks.items())},

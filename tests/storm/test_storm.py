@@ -124,6 +124,16 @@ def test_a_doubt_that_is_silent_is_found(played: Played) -> None:
     assert [line for line in check.silent([task], set()) if line.startswith("silent: close_run")]
 
 
+def test_a_task_that_a_dead_worker_left_lying_is_found(played: Played) -> None:
+    task = next(task for task in check.read_tasks(played.storm.desk) if check.takeovers(task))
+    assert check.left_lying(task) == []
+    late = [
+        row._replace(finished_at=row.at.wall + 61_000_000) if row.kind == "TaskClaimed" and "lease_until" in row.details else row
+        for row in task.rows
+    ]
+    assert check.left_lying(task._replace(rows=late))
+
+
 def test_a_worker_that_ends_with_a_traceback_is_found(played: Played) -> None:
     log = played.storm.members[0].log
     before = log.read_text()
