@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 class Bounds(NamedTuple):
     """Seconds. `pause`: the shortest and the longest stop of a worker; the shortest is longer than any claim lasts. `pace`: how long
-    a step of the storm takes its time before its request, and again after it, at most: so that trouble meets steps. `believed`:
-    the `absent_after` of a step table that promises too much.
+    a step of the storm takes its time before its request, at most, and a quarter of it after it: so that trouble meets steps.
+    `believed`: the `absent_after` of a step table that promises too much.
     """
 
     lease: float = 1.0
     timeout: float = 1.6
-    pause: tuple[float, float] = (5.5, 9.0)
+    pause: tuple[float, float] = (6.5, 9.0)
     landing: float = 5.0
     lag: float = 1.5
     slack: float = 3.0
     deadline: float = 40.0
     settle_within: float = 45.0
-    pace: float = 0.5
+    pace: float = 0.9
     believed: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
         """Refuse bounds under which a stopped worker would still have its task, or a step table that promises too much."""
         assert self.pause[0] > 2 * self.lease + self.timeout, "a worker that is stopped has to lose its task"
         assert self.landing > self.timeout, "some effects have to land after their call was given up"
-        assert 2 * self.pace < self.timeout
+        assert 1.5 * self.pace < self.timeout
         assert self.slack > 0, "without slack the machine itself is later than `absent_after` says"
 
     def text(self) -> str:

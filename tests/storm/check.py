@@ -49,6 +49,7 @@ def check(storm: Storm) -> list[str]:
         wrong += agrees(task, books)
     wrong += unknown_to_the_log(tasks, books)
     wrong += [f"verify: {problem.where} {problem.event_seq}: {problem.what}" for problem in storm.desk.verify()]
+    wrong += too_late(storm)
     wrong += marks(storm)
     wrong += said_by_the_processes(storm)
     return wrong
@@ -160,7 +161,7 @@ def left_lying(task: Task) -> list[str]:
 def unknown_to_the_log(tasks: list[Task], books: Truth) -> list[str]:
     """I1: nothing was done of which the log knows nothing."""
     keys = {key.hex() for task in tasks for record in task.records.values() for key in record.keys}
-    made = [one for groups in (books.sheets, books.approvals) for group in groups.values() for one in group]  # type: ignore[attr-defined]
+    made = [one for groups in (books.sheets, books.approvals) for group in groups.values() for one in group]
     wrong = [f"I1: {one['id']} bears a key that the log does not have: {one}" for one in made if one["reference"] not in keys]
     for name, groups in (("notify", books.messages), ("close_run", books.closings)):
         runs = {task.run for task in tasks if any(record.name == name for record in task.records.values())}
@@ -169,6 +170,16 @@ def unknown_to_the_log(tasks: list[Task], books: Truth) -> list[str]:
 
 
 # ------------------------------------------------------------ beside the log
+
+
+def too_late(storm: Storm) -> list[str]:
+    """The storm itself has kept its bounds; where it has not, an effect that was made twice says nothing."""
+    most = storm.settings.bounds.pause[1] + storm.settings.bounds.slack / 2
+    return [
+        f"the storm itself has kept {member.name} stopped for {member.longest_stop:.1f} s, longer than its bounds: it shows nothing"
+        for member in storm.members
+        if member.longest_stop > most
+    ]
 
 
 def marks(storm: Storm) -> list[str]:

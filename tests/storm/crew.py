@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -74,7 +75,8 @@ class Member:
         self._command = command
         self._environ = {name: value.replace("{port}", str(self.weather.port)) for name, value in environ.items()}
         self.process: subprocess.Popen[bytes] | None = None
-        self.stopped_until = 0.0
+        self.stopped = 0.0
+        self.longest_stop = 0.0
         self.awake_since = 0.0
         self.lives = 0
         self.codes: list[int] = []
@@ -110,13 +112,19 @@ class Member:
             self.process = None
 
     def stop(self, seconds: float) -> None:
+        """Stop it, and wake it after so many seconds, whatever else goes on."""
         self.signal(signal.SIGSTOP)
-        self.stopped_until = time.monotonic() + seconds
+        self.stopped = time.monotonic()
+        waker = threading.Timer(seconds, self.wake)
+        waker.daemon = True
+        waker.start()
 
     def wake(self) -> None:
         self.signal(signal.SIGCONT)
-        self.stopped_until = 0.0
         self.awake_since = time.monotonic()
+        if self.stopped:
+            self.longest_stop = max(self.longest_stop, self.awake_since - self.stopped)
+        self.stopped = 0.0
 
     def drain(self) -> int:
         """SIGTERM, and its exit code."""

@@ -62,7 +62,9 @@ class Person:
         return left
 
     def _answer(self, case: Case) -> AnyAnswer | None:
-        """What is so; None: nobody can know it yet."""
+        """What is so; None: nobody can know it yet, or the case could not be read just now."""
+        if not case.answers:
+            return None
         match case.kind:
             case CaseKind.HOLD:
                 return Compensate() if self._rng.random() < 0.7 else LetStand()

@@ -28,7 +28,7 @@ SLOW = ("create_adjustment", "submit_approval", "notify", "close_run", "withdraw
 
 
 class Unhurried(Actions):
-    """The example's actions; each write takes its time before its request, and again before it returns."""
+    """The example's actions; each write takes its time before its request, and some before it returns."""
 
     def __init__(self, server: str | None, pace: float) -> None:
         super().__init__(server)
@@ -41,7 +41,7 @@ def _slowly(do: Callable[..., Any], pace: float) -> Callable[..., Any]:
     def slowly(*args: Any, **kwargs: Any) -> Any:
         time.sleep(random.random() * pace)
         made = do(*args, **kwargs)
-        time.sleep(random.random() * pace)
+        time.sleep(random.random() * pace / 4)
         return made
 
     return slowly

@@ -21,7 +21,7 @@ from .report import Figures, figures
 from .storm import Settings, Storm
 
 SHORT = Bounds(
-    lease=1.0, timeout=1.0, pause=(3.2, 3.8), landing=1.2, lag=0.4, slack=2.5, deadline=15.0, settle_within=15.0, pace=0.25
+    lease=1.0, timeout=1.0, pause=(3.2, 3.8), landing=1.2, lag=0.4, slack=2.5, deadline=15.0, settle_within=15.0, pace=0.5
 )
 
 
