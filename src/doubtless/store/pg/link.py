@@ -46,6 +46,7 @@ PAUSES = (0.0, 0.05, 0.25, 1.0)
 
 _AGAIN = frozenset({"40001", "40P01"})
 _UNPREPARED = "26000"
+_IDLE = psycopg.pq.TransactionStatus.IDLE
 _LOST = frozenset({"57P01", "57P02", "57P03", "25P02"})
 _NO_SPACE = frozenset({"53100", "53200", "53300", "53400", "58030"})
 MISSING = frozenset({"42883", "42P01", "3F000", "42703"})
@@ -137,7 +138,7 @@ class Link:
 
     def give(self, connection: Connection) -> None:
         """Give a connection back; a broken one is closed."""
-        if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if connection.pgconn.transaction_status != _IDLE:  # of one that is broken nobody knows
             shut(connection)
         else:
             self._idle.append(connection)
@@ -302,7 +303,7 @@ def lost(connection: Connection, error: psycopg.Error) -> bool:
 def refused(error: psycopg.Error, what: str, shown: str) -> Refusal | StoreError:
     """The refusal of a statement: the log's own reasons by their code, everything else as a store's error."""
     code = error.sqlstate or ""
-    if code == "23505" and error.diag.constraint_name == "events_pkey":
+    if code == "23505" and (error.diag.constraint_name or "").startswith("events_"):  # the key's, or a partition's of it
         return Refusal("DBLMV", "")
     if code[:3] == "DBL" and code not in ("DBLSC", "DBLAO"):
         return Refusal(code, error.diag.message_primary or "")
