@@ -51,12 +51,14 @@ def run_group(what: str, branches: Sequence[Branch], limit: int) -> Any:
         run.undriven[place] = what
         return _together(run, place, scopes, branches, limit)
     with run.under_way(place, limit, len(branches)):
-        return _in_threads(run, scopes, branches, limit)
+        return _in_threads(run, place, scopes, branches, limit)
 
 
-def results(run: Pass, endings: Sequence[Ending | None]) -> list[Any]:
+def results(run: Pass, place: str, endings: Sequence[Ending | None]) -> list[Any]:
     """The branches' results; or what the group raises: the run's parking, else the first failure in branch order."""
     errors = [ending.error for ending in endings if ending is not None and ending.error is not None]
+    if run.asides and run.parked is None and "." not in place:  # all others of the pass have gone as far as they could
+        raise run.park_for(run.asides)
     for error in errors:
         if isinstance(error, Parking):
             raise error
@@ -69,7 +71,7 @@ def results(run: Pass, endings: Sequence[Ending | None]) -> list[Any]:
 # ---------------------------------------------------------------- threads
 
 
-def _in_threads(run: Pass, scopes: Sequence[Scope], branches: Sequence[Branch], limit: int) -> list[Any]:
+def _in_threads(run: Pass, place: str, scopes: Sequence[Scope], branches: Sequence[Branch], limit: int) -> list[Any]:
     endings: list[Ending | None] = [None] * len(branches)
     ended = [host.event() for _ in branches]
     turns = iter(range(len(branches)))
@@ -92,7 +94,7 @@ def _in_threads(run: Pass, scopes: Sequence[Scope], branches: Sequence[Branch], 
         while not event.wait(LOOK):
             if run.abandoned:  # a call overran and has its outcome: the task goes on by replay, in another thread
                 run.check()
-    return results(run, endings)
+    return results(run, place, endings)
 
 
 def _branch(run: Pass, scope: Scope, branch: Branch) -> Ending:
@@ -125,7 +127,7 @@ async def _together(run: Pass, place: str, scopes: Sequence[Scope], branches: Se
     if tasks:
         with run.under_way(place, limit, len(tasks)):
             await _all_ended(tasks)
-    return results(run, [task.result() for task in tasks])
+    return results(run, place, [task.result() for task in tasks])
 
 
 async def _all_ended(tasks: Sequence[asyncio.Task[Ending]]) -> None:

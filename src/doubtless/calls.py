@@ -92,15 +92,16 @@ class Wait:
     `seen`: how far the log was read before this was asked; another branch may take in what comes after it.
     `since`: when `until` was reckoned; a clock that is set between then and the wait does not stretch it.
     `branches`: it waits for what may run on the same event loop, which a sync step would keep from going on: there it parks,
-    until `later` (the time to look again), or until the business key that it `awaits` moves.
+    until `later` (the time to look again), or until the business key that it `awaits` moves. `aside`: this place's branch alone.
     """
 
-    __slots__ = ("awaits", "beside", "branches", "later", "seen", "since", "until", "why")
+    __slots__ = ("aside", "awaits", "beside", "branches", "later", "seen", "since", "until", "why")
 
     def __init__(
         self, until: int, why: str, *, beside: bool = False, seen: int | None = None, branches: bool = False,
-        later: int | None = None, awaits: str | None = None, since: Instant | None = None,
+        later: int | None = None, awaits: str | None = None, since: Instant | None = None, aside: str | None = None,
     ) -> None:  # fmt: skip
+        self.aside = aside
         self.since = since
         self.later = later
         self.awaits = awaits
@@ -257,6 +258,9 @@ class Run(Protocol):
 
         `awaits`: the business key for whose holder it waits, so that it is due when that one is settled.
         """
+
+    def step_aside(self, path: str, why: str, *, until: int) -> Parking:
+        """Let only the branch of this place park: it waits for another one, which may not have begun in this pass."""
 
     def broken(self, error: DoubtlessError) -> Parking:
         """The store failed under this run: no further effect; return what unwinds it. The caller gets the error."""

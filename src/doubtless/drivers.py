@@ -114,6 +114,8 @@ def wait(run: Run, request: Wait) -> None:
         run.log.refresh()
         return
     if request.branches and run.loop is not None:  # in this thread nothing of it goes on before this call has returned
+        if request.aside is not None and request.later is not None:
+            raise run.step_aside(request.aside, request.why, until=request.later)
         raise run.park(request.why, until=request.later, awaits=request.awaits)
     if not run.may_wait(request.until):
         raise run.park(request.why, until=request.until)

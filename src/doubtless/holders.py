@@ -66,8 +66,8 @@ def take_key(
         return turn or 1
     holder = find(runtime, key)
     record = holder.record
-    if record is None or not record.settled:
-        yield from wait(run, holder, now, polls)
+    if record is None or not record.settled:  # of this very task: a step of another branch, which may not have begun in this pass
+        yield from wait(run, holder, now, polls, aside=path if key.task_id == run.task_id else None)
     elif record.status == StepStatus.NOT_APPLIED:
         pass  # it was freed between the two looks
     elif holder.undoing is not None and not holder.undoing.settled:
@@ -104,14 +104,19 @@ def find(runtime: Runtime, key: KeyRow) -> Holder:
 # ---------------------------------------------------------------- waiting for it
 
 
-def wait(run: Run, holder: Holder, now: Instant, polls: int) -> Generator[Request, Reply, None]:
-    """Wait for the holder to be settled: in place while its owner is at work on it, else parked."""
+def wait(run: Run, holder: Holder, now: Instant, polls: int, *, aside: str | None = None) -> Generator[Request, Reply, None]:
+    """Wait for the holder to be settled: in place while its owner is at work on it, else parked.
+
+    `aside`: the place that waits, where only its branch makes way for the holder's.
+    """
     why, until, at_work = standing(holder, now)
     pause = min(POLL << min(polls, 10), POLL_MAX)
     awaits = holder.key.once if holder.key.state == "open" else None
     if at_work and run.may_wait(now.wall + pause):
-        yield Wait(now.wall + pause, why, branches=True, later=until, awaits=awaits, since=now)
+        yield Wait(now.wall + pause, why, branches=True, later=until, awaits=awaits, since=now, aside=aside)
         return
+    if aside is not None:
+        raise run.step_aside(aside, why, until=until)
     raise run.park(why, until=until, awaits=awaits)
 
 

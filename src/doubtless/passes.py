@@ -70,15 +70,17 @@ class Owner(Protocol):
 class Scope:
     """Where places are counted: the code of a pass, or one branch of a parallel group; each in one thread or asyncio.Task.
 
-    `prefix`: what its places begin with (``""``, ``"4.1."``). `count`: the last place that was given.
+    `prefix`: what its places begin with (``""``, ``"4.1."``). `count`: the last place that was given. `aside`: it has stepped
+    aside for another branch; nothing of it goes on in this pass.
     """
 
-    __slots__ = ("aio_task", "count", "prefix", "run", "thread")
+    __slots__ = ("aio_task", "aside", "count", "prefix", "run", "thread")
 
     def __init__(self, run: Pass, prefix: str) -> None:
         self.run = run
         self.prefix = prefix
         self.count = 0
+        self.aside = False
         self.thread = 0
         self.aio_task: asyncio.Task[Any] | None = None
         run.scopes[prefix] = self
@@ -93,7 +95,7 @@ class Scope:
         run = self.run
         if (
             run.abandoned or run.parked is not None or run.over or run.log.cancel is not None or get_ident() != self.thread
-            or self.aio_task is not None
+            or self.aio_task is not None or self.aside
         ):  # fmt: skip
             self.check(f"step {name}")
         self.count += 1
@@ -108,6 +110,8 @@ class Scope:
         """Refuse a call while the run parks or is cancelled, and from a stray thread or asyncio.Task."""
         run = self.run
         run.check()
+        if self.aside:
+            raise Parking("this branch has stepped aside")
         if run.log.cancel is not None:
             raise run.park_cancelled()
         if get_ident() != self.thread or (self.aio_task is not None and current_aio_task() is not self.aio_task):
@@ -145,6 +149,7 @@ class Pass:
         self.driving: set[str] = set()  # places in branches whose step is under way
         self.waits: dict[str, Park] = {}  # places that wait, and for what the pass would park
         self.waiters: set[asyncio.Task[Any]] = set()  # branches that only wait
+        self.asides: list[Park] = []  # for what the pass would park of branches that have stepped aside
         self.groups: dict[str, list[int]] = {}  # parallel groups under way: how many at once, how many are left
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
@@ -171,8 +176,23 @@ class Pass:
     ) -> Parking:
         if self.parked is None:
             self.parked = Park(why, until, human, frozen, awaits=awaits)
+            for aside in self.asides:
+                if aside.until is not None:
+                    self.wake_by(aside.until)
         elif until is not None:
             self.wake_by(until)
+        return Parking(why)
+
+    def step_aside(self, path: str, why: str, *, until: int) -> Parking:
+        """Unwind this branch alone: it waits for another one of this pass, which may not even have begun.
+
+        The pass parks when its outermost group has ended, or when all that are under way wait.
+        """
+        scope = self.scopes.get(path[: path.rfind(".") + 1])
+        if scope is None or not scope.prefix:
+            return self.park(why, until=until)
+        scope.aside = True
+        self.asides.append(Park(why, until))
         return Parking(why)
 
     def break_off(self, what: str, path: str, until: int | None) -> None:
@@ -197,7 +217,7 @@ class Pass:
             going = 1 + sum(min(limit, left) - 1 for limit, left in self.groups.values() if left)
             if self.driving or len(self.waits) < going:
                 return None
-            parks = list(self.waits.values())
+            parks = [*self.waits.values(), *self.asides]
         until = min((one.until for one in parks if one.until is not None), default=None)
         return park._replace(until=until, human=all(one.human for one in parks))
 

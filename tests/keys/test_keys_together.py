@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from keys_child import program
-from keys_ground import Start
+from keys_ground import Start, refuse
 
 from doubtless import DidNotHappen, Doubtless, Happened, NeedsHuman, TaskWaiting
 from doubtless.events import Kind
@@ -235,3 +235,52 @@ def test_a_holder_that_ends_while_it_is_looked_at_parks_nobody(start: Start, mon
     monkeypatch.setattr(store, "rows", rows, raising=False)
     assert h.run(refunds.one, "b")["id"] == "refund-1"
     assert (looked, refunds.world.count()) == (["a"], 1)
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio", "sync steps on a loop", "sync steps on a loop, in place"])
+def test_a_branch_that_waits_for_the_key_of_another_branch_lets_it_go_on(start: Start, how: str) -> None:
+    """It parked the whole pass before the other had begun, again at each resume: for ever."""
+    refunds, h = start(auto_advance=False, retry_rejected=True, attempts=3)
+    app, world, refund, mail = refunds.app, refunds.world, refunds.refund, refunds.mail
+    trouble = [refuse]
+    refunds.inside = lambda: trouble.pop()() if trouble else None
+
+    def first() -> Any:
+        app.wait_for("go", deadline="PT10H")
+        try:
+            return refund(order="o1", line=1)
+        finally:
+            mail(to="anna")  # not before its refund: this branch has only stepped aside
+
+    @app.task
+    def in_threads() -> Any:
+        return app.parallel(first, lambda: refund(order="o1", line=1))
+
+    @app.task
+    async def on_a_loop() -> Any:
+        async def one() -> Any:
+            await app.wait_for("go", deadline="PT10H")
+            try:
+                return await refund.acall(order="o1", line=1) if how == "asyncio" else refund(order="o1", line=1)
+            finally:
+                await mail.acall(to="anna")
+
+        async def two() -> Any:
+            return await refund.acall(order="o1", line=1) if how == "asyncio" else refund(order="o1", line=1)
+
+        return await app.parallel(one, two)
+
+    task = in_threads if how == "threads" else on_a_loop
+    with pytest.raises(TaskWaiting):
+        h.run(task, "t", wait=False)
+    app.send_event("t", "go", 1)
+    h.clock.advance(3600)
+    for _ in range(3):
+        try:
+            found = h.run(task, "t", wait="PT1S" if how.endswith("in place") else False)
+            break
+        except TaskWaiting:
+            assert world.count("refund") == 1 and world.count("mail") == 0
+            h.clock.advance(3600)
+    assert found[0] == found[1]
+    assert world.count("refund") == world.count("mail") == 1

@@ -23,7 +23,7 @@ from doubtless import (
     TaskWaiting,
     UsageError,
 )
-from doubtless.answers import Abandon, Answer, AnyAnswer, Compensate, DidNotHappen, Happened, LetStand, Noted, Retry
+from doubtless.answers import Abandon, Answer, AnyAnswer, Compensate, DidNotHappen, Fail, Happened, LetStand, Noted, Retry
 from doubtless.calls import Frame, current
 from doubtless.drivers import invoke
 from doubtless.errors import AlreadySettled, AnswerRefused, CaseChanged, EventRefused, Late, StaleEpoch, UnknownTask
@@ -171,6 +171,7 @@ class Play:
         self.seen: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.risks: set[tuple[str, str]] = set()
+        self.held: set[str] = set()  # cases of steps that cannot be retried: another step has their business key by now
         self.in_flight: dict[tuple[str, int], int] = {}  # since when a person sees a case's attempt without an end
         self.said: set[str] = set()
         self.answered = 0
@@ -463,6 +464,13 @@ class Play:
         except (AlreadySettled, CaseChanged, Late) as late:
             self.seen[f"answer refused: {type(late).__name__}"] += 1
         except AnswerRefused as refused:
+            if type(answer) is Retry and "path" in refused.context:
+                key = self.desk.store.key("the one:x")
+                holder = (refused.context["task"], refused.context["path"])
+                if key is not None and (key.task_id, key.path) == holder and key.state != "freed":
+                    self.seen["a retry refused: another step has its business key"] += 1
+                    self.held.add(case.id)
+                    return
             self.wrong.append(f"the answer {answer} to {case.kind} {case.id} is refused: {refused.message}")
 
     def answer(self, case: Case, plan: str) -> AnyAnswer | None:
@@ -470,7 +478,7 @@ class Play:
         match case.kind:
             case CaseKind.CODE_ERROR | CaseKind.DIVERGED:
                 self.program.fixed = True
-                return Retry()
+                return Fail() if case.id in self.held else Retry()
             case CaseKind.HOLD:
                 return LetStand() if plan == "fail" else Compensate()
             case CaseKind.CONTRADICTION:

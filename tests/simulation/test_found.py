@@ -98,3 +98,14 @@ def test_a_child_whose_parent_could_not_be_claimed_is_tried_again_by_the_worker(
     nodes = (Write(), Child((Write("blind", calls=(Call("slow", after=1.0),)),)))
     for at in range(46, 53):
         assert simulate(Scenario(nodes, faults=(Fault("io", at),), host="worker")).wrong == []
+
+
+def test_a_branch_that_waits_for_the_business_key_of_another_branch_does_not_park_it_for_ever() -> None:
+    """At each resume it parked the pass before the other had begun, whose retry was due."""
+    first = (Write("blind", looks=("raises",), lag=20.0, on_absent="fail", retry_rejected=True), Write("once", plain=True))
+    refused = (Call("refused", seconds=2.0), Call("unsent"), Call("refused", seconds=2.0))
+    third = Write("once", calls=refused, on_absent="fail", retry_rejected=True, plain=True)
+    nodes = (Together((first, (Write("query", calls=(Call("raises", seconds=9.9),), lag=20.0),), (third,))),)
+    for at in range(24, 34):
+        faults = (Fault("freeze", at, seconds=5.0),)
+        assert simulate(Scenario(nodes, faults, is_async=True, schedule=995478621)).wrong == []
