@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bad_ground import Clock, MakeApp, Trap
+from store_places import Place, PostgresPlace, SqlitePlace, forget_claims
 
 from doubtless import Doubtless
 
@@ -22,6 +23,33 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "place"
     place.mkdir()
     return place
+
+
+@pytest.fixture(scope="session")
+def initialized() -> Iterator[str]:
+    """The directory of a PostgreSQL server that has never run; others begin as copies of it."""
+    from tests.postgres.server import MISSING, Server, servers
+
+    if not servers():
+        pytest.skip(MISSING)
+    server = Server()
+    yield server.data
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, folder: Path, tmp_path: Path, clock: Clock) -> Iterator[Place]:
+    """A store of either kind, which can be put back to an earlier state."""
+    if request.param == "sqlite":
+        yield SqlitePlace(folder, tmp_path, clock)
+        return
+    from tests.postgres.server import Server
+
+    server = Server(data=request.getfixturevalue("initialized")).start()
+    try:
+        yield PostgresPlace(server, tmp_path, clock)
+    finally:
+        server.remove()
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +70,7 @@ def make_app(clock: Clock) -> Iterator[MakeApp]:
     yield make
     for app in made:
         if app._store is not None:
-            app.store._owner.tasks.clear()  # type: ignore[attr-defined]
+            forget_claims(app.store)
         app.close()
 
 

@@ -13,6 +13,7 @@ import apsw
 import pytest
 from bad_ground import Clock, MakeApp, everything
 from durable_child import Books
+from store_places import Place
 
 from doubtless import Doubtless, NeedsHuman, injected
 from doubtless.answers import DidNotHappen, Happened
@@ -28,48 +29,49 @@ def world(tmp_path: Path) -> Path:
     return tmp_path / "world.txt"
 
 
-def killed(deed: str, world: Path) -> None:
+def killed(deed: str, world: Path, url: str = "sqlite:///bad.db") -> None:
     """Run a deed in a process of its own, which is killed in it."""
     done = subprocess.run(
-        [sys.executable, str(CHILD), "sqlite:///bad.db", deed, str(world)],
+        [sys.executable, str(CHILD), url, deed, str(world)],
         capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
 
 
-def books_of(make_app: MakeApp, world: Path, **options: Any) -> Books:
-    return Books(make_app("sqlite:///bad.db", namespace="books"), world, **options)
+def books_of(make_app: MakeApp, world: Path, url: str = "sqlite:///bad.db", **options: Any) -> Books:
+    return Books(make_app(url, namespace="books"), world, **options)
 
 
 # ---------------------------------------------------------------- C12, C13: what was acknowledged is there
 
 
 def test_a_task_that_was_accepted_is_there_after_a_kill_before_its_first_step(
-    make_app: MakeApp, world: Path, folder: Path
+    make_app: MakeApp, world: Path, place: Place
 ) -> None:
     """C12: `start` returns only once the task is durable; what a new process finds is a task that is ready to run."""
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path; from bad_ground import Clock; from durable_child import Books\n"
         "from doubtless import Doubtless\n"
-        "app = Doubtless('sqlite:///bad.db', clock=Clock(), namespace='books')\n"
+        "app = Doubtless(sys.argv[3], clock=Clock(), namespace='books')\n"
         "app.start(Books(app, Path(sys.argv[2])).task, 'b1'); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(CHILD.parent), str(world)],
+        [sys.executable, "-c", program, str(CHILD.parent), str(world), place.url],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == -9, done.stderr
-    books = books_of(make_app, world)
+    books = books_of(make_app, world, place.url)
     assert [(head.task_id, head.status) for head in books.app.tasks()] == [("b1", "ready")]
     assert books.app.resume_all() == {"b1": "done"}
     assert len(books.lines()) == 5
 
 
-def test_all_five_steps_are_there_after_a_kill(make_app: MakeApp, world: Path) -> None:
+def test_all_five_steps_are_there_after_a_kill(make_app: MakeApp, world: Path, place: Place, clock: Clock) -> None:
     """C13: nothing is flushed on close only; after SIGKILL the log holds all that was recorded, and none is done again."""
-    killed("die_after_five", world)
-    books = books_of(make_app, world)
+    killed("die_after_five", world, place.url)
+    clock.advance("PT1H")  # its lease, where a lease says who is alive
+    books = books_of(make_app, world, place.url)
     settled = [row.path for row in books.app.store.rows("b1") if row.kind == "StepSettled"]
     assert settled == ["1", "2", "3", "4", "5"]
     assert books.app.verify() == []
@@ -86,17 +88,13 @@ def test_all_five_steps_are_there_after_a_kill(make_app: MakeApp, world: Path) -
     assert len(books.lines()) == 5
 
 
-def test_a_task_without_events_is_reported_as_damage_and_not_as_empty(make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_a_task_without_events_is_reported_as_damage_and_not_as_empty(make_app: MakeApp, world: Path, place: Place) -> None:
     """C13: a head row whose log is gone is no task that has not begun."""
-    books = books_of(make_app, world)
+    books = books_of(make_app, world, place.url)
     books.app.run(books.task, "b1")
     books.app.close()
-    raw = apsw.Connection("bad.db")
-    for (trigger,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
-        raw.execute(f"DROP TRIGGER {trigger}")
-    raw.execute("DELETE FROM events WHERE task_id = 'b1'")
-    raw.close()
-    said = [problem.what for problem in books_of(make_app, world).app.verify()]
+    place.tamper("DELETE FROM events WHERE task_id = 'b1'")
+    said = [problem.what for problem in books_of(make_app, world, place.url).app.verify()]
     assert "the head has no log" in said
 
 
@@ -148,9 +146,11 @@ def test_a_torn_intent_means_that_nothing_was_called_and_an_untorn_one_that_it_i
     assert books.app.verify() == []
 
 
-def test_when_the_intent_does_not_fit_on_the_disk_nothing_is_called_and_later_it_goes_on(make_app: MakeApp, world: Path) -> None:
+def test_when_the_intent_does_not_fit_on_the_disk_nothing_is_called_and_later_it_goes_on(
+    make_app: MakeApp, world: Path, place: Place
+) -> None:
     """C14: a failed append stops the writer, with no further effect; once space is free two more appends follow whole."""
-    books = books_of(make_app, world)
+    books = books_of(make_app, world, place.url)
     store = books.app.store
     books.app.start(books.task, "b1")
 
@@ -232,10 +232,13 @@ def test_a_damaged_log_fails_closed_and_its_open_intents_can_still_be_listed(
     assert sorted(after.keys() - before.keys() - {"bad.db-shm", "bad.db-wal"}) == []
 
 
-def test_two_open_intents_are_two_doubts_for_whoever_comes_next(make_app: MakeApp, world: Path) -> None:
+def test_two_open_intents_are_two_doubts_for_whoever_comes_next(
+    make_app: MakeApp, world: Path, place: Place, clock: Clock
+) -> None:
     """C18: with the file whole, what was in flight at the kill is in the inbox at once, and nothing is sent again."""
-    killed("die_in_two_intents", world)
-    books = books_of(make_app, world)
+    killed("die_in_two_intents", world, place.url)
+    clock.advance("PT1H")
+    books = books_of(make_app, world, place.url)
     assert sorted((doubt.task_id, doubt.step) for doubt in books.app.inbox().doubts) == [
         ("tell-1", "announce"),
         ("tell-2", "announce"),
@@ -249,42 +252,36 @@ def test_two_open_intents_are_two_doubts_for_whoever_comes_next(make_app: MakeAp
 
 
 @pytest.fixture
-def restored(make_app: MakeApp, world: Path, folder: Path, tmp_path: Path) -> Books:
+def restored(make_app: MakeApp, world: Path, place: Place) -> Books:
     """A store that was put back to a moment before two tasks of which the world knows."""
-    books = books_of(make_app, world)
+    books = books_of(make_app, world, place.url)
     books.app.run(books.tell, "tell-1", number=1)
     books.app.close()
-    shutil.copy(folder / "bad.db", tmp_path / "backup.db")
+    place.back_up()
     books.app.run(books.task, "b1")
     books.app.run(books.tell, "tell-2", number=2)
     books.app.close()
-    for name in ("bad.db-wal", "bad.db-shm"):
-        (folder / name).unlink(missing_ok=True)
-    shutil.copy(tmp_path / "backup.db", folder / "bad.db")
+    place.put_back()
     return books
 
 
 def test_a_restored_backup_is_noticed_by_the_mark_and_refused(
-    restored: Books, make_app: MakeApp, world: Path, folder: Path
+    restored: Books, make_app: MakeApp, world: Path, folder: Path, place: Place
 ) -> None:
     """C20: the high-water mark outside of the database shows that the log knows less than was done."""
     before = everything(folder)
-    with pytest.raises(StoreSuspect, match=r"doubtless recover --accept --by NAME --why TEXT --store sqlite:///.*bad\.db"):
-        books_of(make_app, world).app.resume("b1")
+    with pytest.raises(StoreSuspect, match=rf"doubtless recover --accept --by NAME --why TEXT --store {place.shown}"):
+        books_of(make_app, world, place.url).app.resume("b1")
     assert {name: what for name, what in everything(folder).items() if name in before} == before
     assert len(restored.lines()) == 7
 
 
-def accept(folder: Path) -> None:
-    recover(str(folder / "bad.db"), clock=Clock().now, accept=True, by="ann", why="the disk was replaced")
-
-
 def test_in_suspect_mode_a_write_that_the_log_does_not_know_is_looked_up_and_not_sent(
-    restored: Books, make_app: MakeApp, world: Path, folder: Path
+    restored: Books, make_app: MakeApp, world: Path, place: Place
 ) -> None:
     """C20: every write beyond the recovered mark passes the look-back; the lost results are found again, one each."""
-    accept(folder)
-    books = books_of(make_app, world)
+    place.accept()
+    books = books_of(make_app, world, place.url)
     assert books.app.run(books.task, "b1") == 15
     assert len(books.lines()) == 7
     steps = books.app.show("b1").steps
@@ -293,11 +290,11 @@ def test_in_suspect_mode_a_write_that_the_log_does_not_know_is_looked_up_and_not
 
 
 def test_in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case(
-    restored: Books, make_app: MakeApp, world: Path, folder: Path
+    restored: Books, make_app: MakeApp, world: Path, place: Place
 ) -> None:
     """C20: without a query only a person knows; what was known before the backup is answered from the log."""
-    accept(folder)
-    books = books_of(make_app, world)
+    place.accept()
+    books = books_of(make_app, world, place.url)
     assert books.app.run(books.tell, "tell-1", number=1) == {"number": 1}
     with pytest.raises(NeedsHuman):
         books.app.run(books.tell, "tell-2", number=2)
@@ -309,11 +306,11 @@ def test_in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case(
 
 
 def test_in_suspect_mode_a_key_that_may_be_old_protects_nothing(
-    restored: Books, make_app: MakeApp, world: Path, folder: Path
+    restored: Books, make_app: MakeApp, world: Path, place: Place
 ) -> None:
     """C20: an idem_write whose first send may lie before the backup counts as past its key window: a person is asked."""
-    accept(folder)
-    app = make_app("sqlite:///bad.db", namespace="books")
+    place.accept()
+    app = make_app(place.url, namespace="books")
     sent: list[str] = []
 
     @app.step(effect="idem_write")
@@ -332,13 +329,13 @@ def test_in_suspect_mode_a_key_that_may_be_old_protects_nothing(
 
 @pytest.mark.parametrize("even_now", [False, True])
 def test_what_a_person_said_before_the_backup_is_not_done_a_second_time_after_it(
-    make_app: MakeApp, folder: Path, tmp_path: Path, even_now: bool
+    make_app: MakeApp, place: Place, even_now: bool
 ) -> None:
     """C20: `did_not_happen("retry")` is in the backup, and acted after it was made: restored, it is asked again, not sent."""
     sent: list[int] = []
 
     def app_of() -> tuple[Doubtless, Any]:
-        app = make_app("sqlite:///bad.db", namespace="books")
+        app = make_app(place.url, namespace="books")
 
         @app.step(effect="non_idem_write")
         def announce(number: int) -> dict[str, int]:
@@ -359,13 +356,11 @@ def test_what_a_person_said_before_the_backup_is_not_done_a_second_time_after_it
     (case,) = app.inbox().cases
     app.settle(case.id, DidNotHappen("retry", even_now=even_now), by="ann", why="not in the chat", shown=case.hash)
     app.close()
-    shutil.copy(folder / "bad.db", tmp_path / "backup.db")
+    place.back_up()
     assert app.run(tell, "tell-1", number=1) == {"number": 1}
     app.close()
-    for name in ("bad.db-wal", "bad.db-shm"):
-        (folder / name).unlink(missing_ok=True)
-    shutil.copy(tmp_path / "backup.db", folder / "bad.db")
-    accept(folder)
+    place.put_back()
+    place.accept()
     app, tell = app_of()
     with pytest.raises(NeedsHuman):
         app.run(tell, "tell-1", number=1)
@@ -374,10 +369,10 @@ def test_what_a_person_said_before_the_backup_is_not_done_a_second_time_after_it
     assert [each["code"] for each in case.evidence["attempts"]] == ["ConnectionResetError", "suspect"]
 
 
-def test_suspect_mode_lasts_until_a_person_ends_it(restored: Books, make_app: MakeApp, world: Path, folder: Path) -> None:
+def test_suspect_mode_lasts_until_a_person_ends_it(restored: Books, make_app: MakeApp, world: Path, place: Place) -> None:
     """C20: a new task is as suspect as an old one, since its id may have been used before the backup was put back."""
-    accept(folder)
-    books = books_of(make_app, world)
+    place.accept()
+    books = books_of(make_app, world, place.url)
     with pytest.raises(NeedsHuman):
         books.app.run(books.tell, "tell-3", number=3)
     books.app.store.end_suspect(by="ann", why="all tasks of that day were checked")  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tasks_ground import Child, Deploys, World, program
+from tasks_ground import Child, Deploys, World, migrated, program
 
 from doubtless.testing import FakeClock
 
@@ -20,6 +20,14 @@ def clock() -> FakeClock:
 def deploy(tmp_path: Path, clock: FakeClock) -> Iterator[Deploys]:
     """Makes apps on one store, each as a new release of the program would; at the end the store has to be sound."""
     deploys = Deploys(tmp_path, clock)
+    yield deploys
+    deploys.end()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Deploys]:
+    """As `deploy`, on a store of each kind."""
+    deploys = Deploys(tmp_path, clock, None if request.param == "sqlite" else migrated(request, tmp_path))
     yield deploys
     deploys.end()
 

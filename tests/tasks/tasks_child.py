@@ -178,7 +178,7 @@ def deed(name: str, task_id: str, program: Program) -> Any:
 def main() -> None:
     name, task_id, *stop = sys.argv[1:]
     signal.signal(signal.SIGTERM, terminate)
-    program = Program(stop=stop[0] if stop else "")
+    program = Program(os.environ.get("TASKS_URL", "sqlite:///tasks.db"), stop=stop[0] if stop else "")
     result: dict[str, Any]
     try:
         result = {"output": deed(name, task_id, program)}

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from doubtless import Doubtless, DoubtlessError
 from doubtless.events import Event, Kind
 from doubtless.testing import FakeClock
@@ -40,6 +42,15 @@ class Deploys:
             assert self.apps[0].verify() == []
         for app in self.apps:
             app.close()
+
+
+def migrated(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a PostgreSQL store of this test's own."""
+    from doubtless.store.pg.migrate import migrate
+
+    url: str = request.getfixturevalue("postgres_server").url(mark=str(folder / "mark"), connections="16")
+    migrate(url, state=str(folder), namespace=b"tests")
+    return url
 
 
 class World:

@@ -17,6 +17,7 @@ from tasks_ground import (
     World,
     intents,
     kinds,
+    migrated,
     only_case,
     outcomes,
     raised,
@@ -37,6 +38,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The children's program in this process."""
     monkeypatch.chdir(tmp_path)
     program = Program(f"sqlite:///{tmp_path / 'tasks.db'}", clock=FakeClock(start="2100-01-01T00:00:00+00:00"))
+    yield program
+    assert program.app.verify() == []
+    program.app.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def on_either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The children's program in this process, and in theirs, on a store of each kind."""
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path / 'tasks.db'}" if request.param == "sqlite" else migrated(request, tmp_path)
+    monkeypatch.setenv("TASKS_URL", url)
+    program = Program(url)
     yield program
     assert program.app.verify() == []
     program.app.close()
@@ -98,23 +111,23 @@ def test_start_is_durable_before_it_returns(child: Any, here: Program) -> None:
     assert one.effects() == 1
 
 
-def test_two_processes_that_recover_at_once_make_one_effect(child: Any, here: Program) -> None:
+def test_two_processes_that_recover_at_once_make_one_effect(child: Any, on_either: Program) -> None:
     """C81, with the starter alive."""
     for number in range(6):
-        here.app.start(here.sync_task, f"t{number}")
+        on_either.app.start(on_either.sync_task, f"t{number}")
     others: list[Child] = [child("resume-all", "-"), child("resume-all", "-")]
     for other in others:
         other.reach("ready")
     for other in others:
         other.go_on()
-    mine = here.app.resume_all(wait=True)
+    mine = on_either.app.resume_all(wait=True)
     results = [mine, *(other.result()["output"] for other in others)]
     for number in range(6):
-        here.app.resume(f"t{number}")
+        on_either.app.resume(f"t{number}")
         said = [result[f"t{number}"] for result in results if f"t{number}" in result]
         assert all(word == "done" or word.startswith(("skipped", "task_busy")) for word in said), said
     assert others[0].effects() == 6
-    assert [kinds(here.app, f"t{number}").count(Kind.TASK_ENDED) for number in range(6)] == [1] * 6
+    assert [kinds(on_either.app, f"t{number}").count(Kind.TASK_ENDED) for number in range(6)] == [1] * 6
 
 
 # ---------------------------------------------------------------- threads of one process
@@ -155,9 +168,9 @@ def test_a_second_thread_is_told_that_this_process_has_the_task(deploy: Deploys,
     assert other.run(task_there, "t") == 1
 
 
-def test_fifty_threads_with_one_id_make_one_intent_and_one_effect(deploy: Deploys, world: World) -> None:
+def test_fifty_threads_with_one_id_make_one_intent_and_one_effect(everywhere: Deploys, world: World) -> None:
     """C90."""
-    app = deploy()
+    app = everywhere()
 
     @app.step(effect="non_idem_write")
     def pay(n: int) -> int:
@@ -200,9 +213,9 @@ def test_runs_that_come_while_a_task_is_ending_never_end_it_twice(deploy: Deploy
     assert kinds(app, "t").count(Kind.TASK_ENDED) == 1
 
 
-def test_start_and_resume_all_at_the_same_moment_run_the_task_once(deploy: Deploys, world: World) -> None:
+def test_start_and_resume_all_at_the_same_moment_run_the_task_once(everywhere: Deploys, world: World) -> None:
     """C81."""
-    app = deploy()
+    app = everywhere()
 
     @app.step(effect="non_idem_write")
     def pay() -> int:

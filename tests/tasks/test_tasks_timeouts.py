@@ -301,9 +301,10 @@ def test_a_drain_between_two_passes_is_not_lost(app: Doubtless, world: World, ga
 
 
 def test_no_second_attempt_begins_before_the_first_call_has_ended(
-    app: Doubtless, world: World, gate: Gate, clock: FakeClock
+    everywhere: Deploys, world: World, gate: Gate, clock: FakeClock
 ) -> None:
     """C84: also where an absence would be proof, time alone never ends a call that still runs."""
+    app = everywhere()
     looks: list[int] = []
 
     def find() -> Any:
