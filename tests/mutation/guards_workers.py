@@ -138,7 +138,6 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("simulation/test_found.py::test_a_late_refusal_that_the_store_does_not_take_is_offered_again",),
     ),
     (
-<<<<<<< HEAD
         "what a dead owner left keeps its turn among what is ready",
         WORKER,
         "        turns.sort(key=lambda turn: (turn[0].priority, turn[0].created_at, turn[0].task_id))\n",
@@ -151,7 +150,8 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "            for claim in left.values():\n                self.app._runs.give_back(claim)\n",
         "            pass\n",
         (TURN,),
-=======
+    ),
+    (
         "a branch that waits for the key of another branch steps aside for it",
         "holders.py",
         "    if aside is not None:\n        raise run.step_aside(aside, why, until=until)\n",
@@ -171,6 +171,5 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "        scope.aside = True\n",
         "",
         ("keys/test_keys_together.py::test_a_branch_that_waits_for_the_key_of_another_branch_lets_it_go_on",),
->>>>>>> b9cc543 (A branch that waits for the business key of another branch steps aside for it: it parked the pass before the other began, at each resume)
     ),
 )
