@@ -217,8 +217,18 @@ def install(entry: Entry, venvs: Path) -> tuple[str, str]:
                 raise Unavailable("npm is not here")
             _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(venv / "npm"), entry.npm])
         stamp.write_text(pins, encoding="utf-8")
+    return version(entry, venv), str(python)
+
+
+def version(entry: Entry, venv: Path) -> str:
+    """What is installed, not what was asked for: the server's, where the peer is one."""
+    if entry.npm:
+        name = entry.npm.rpartition("@")[0]
+        said = json.loads((venv / "npm" / "node_modules" / name / "package.json").read_text(encoding="utf-8"))
+        return str(said["version"])
     ask = f"import importlib.metadata as m; print(m.version({entry.package!r}))"
-    return subprocess.run([str(python), "-c", ask], capture_output=True, text=True, check=True).stdout.strip(), str(python)
+    command = [str(venv / "bin" / "python"), "-c", ask]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _run(command: list[str], patience: float = 300) -> None:
