@@ -67,7 +67,7 @@ storm: setup ## MINUTES (5) of killed, stopped and cut workers and PostgreSQL, e
 mutants: setup ## take each guard away by itself and see its named test fail; exit 1 where none does; writes docs/proof.md
 	$(BIN)/python -m tests.mutation.run --record
 
-engines: setup ## Celery, DBOS, Restate and Temporal: installs their clients and servers, kills and doubles on each
+engines: setup ## Celery, DBOS, Restate, Temporal: installs clients and servers, kills and doubles on each; STORE=postgres
 	PYTHON=$(PYTHON) sh tests/engines/install.sh $(ENGINES)
 	$(ENGINES)/bin/python -m pytest -n 2 -m engines tests/engines $(if $(ONLY),-k "$(ONLY)")
 

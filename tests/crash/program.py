@@ -27,7 +27,7 @@ class Scenario:
 
     `query`: ``found`` says what it found in words, ``list`` hands on the search's bare list, None: no look-back.
     `loss`, in this process, once: ``timeout`` the client gives up, ``overrun`` the step's own timeout passes; both when
-    the request stands at the world's barrier. `die`: killed when the step is recorded.
+    the request stands at the world's barrier. `die`: killed when the step is recorded. `store`: another one than a file.
     """
 
     folder: str
@@ -43,6 +43,7 @@ class Scenario:
     asynchronous: bool = False
     loss: str = ""
     die: bool = False
+    store: str = ""
 
     @property
     def clock(self) -> TurnedClock:
@@ -50,7 +51,7 @@ class Scenario:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.folder}/store.db"
+        return self.store or f"sqlite:///{self.folder}/store.db"
 
     def dump(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -13,8 +13,12 @@ from crash.expected import EXCEPTIONS, EXPECTED, LAG, LOOKS, WORDS
 from crash.outside import Office, World
 from crash.program import Scenario
 from crash.test_matrix import machine_only
+from doubtless.durations import parse_duration
 
 from .ground import Crew, Engine, program_of, until
+
+LEASE = "PT20S"
+"""How long an owner lasts where a lease, and no lock, says who is alive; by the clock that the tests turn."""
 
 
 class Scene(NamedTuple):
@@ -32,6 +36,25 @@ class Scene(NamedTuple):
         self.crew.app.start(self.crew.task, TASK, reference=TASK)
 
 
+def found_dead(scene: Scene) -> None:
+    """The owner's process has ended, and nobody takes it for alive any more: where it had a lease, that is over, too."""
+    owner = scene.crew.view(TASK).owner
+    if scene.scenario.store and owner is not None:
+        pid = owner.partition("-")[0]
+        until(lambda: ended(int(pid)), "the owner's end")
+        scene.clock.turn(parse_duration(LEASE) / 1e6)
+    until(lambda: not scene.crew.view(TASK).owner_alive, "the owner's death")
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is no more; a zombie is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 def killed_at(scene: Scene, where: str, *, drop: bool = True) -> None:
     """The worker and all its children are killed while the request stands before or after its effect."""
     scene.office.hold(TASK, where)
@@ -39,7 +62,7 @@ def killed_at(scene: Scene, where: str, *, drop: bool = True) -> None:
     scene.start()
     scene.office.wait_held(worker)  # type: ignore[arg-type]
     worker.kill()
-    until(lambda: not scene.crew.view(TASK).owner_alive, "the owner's death")
+    found_dead(scene)
     if drop:
         scene.office.release("drop")
     scene.check()
@@ -72,7 +95,7 @@ def killed_recorded(scene: Scene) -> None:
     dying = scene.crew.worker(die=True)
     scene.start()
     until(lambda: scene.office.n(TASK) or scene.office.requests("read", TASK), "the call")
-    until(lambda: not scene.crew.view(TASK).owner_alive, "the owner's death")
+    found_dead(scene)
     dying.kill()
     scene.check()
     scene.crew.worker()
@@ -125,18 +148,20 @@ CELLS = [
 ]  # fmt: skip
 
 
-def play(engine: Engine, world: World, folder: Path, effect: str, cell: str, look: str) -> None:
-    """One cell: the trouble, what the machine makes of it, and what a person settles."""
+def play(engine: Engine, world: World, folder: Path, effect: str, cell: str, look: str, store: str = "") -> None:
+    """One cell: the trouble, what the machine makes of it, and what a person settles. `store`: the log's URL, if no file's."""
     word, kind = EXPECTED[effect][look, cell], LOOKS[look]
     clock = TurnedClock(folder / "clock")
     office = world.office(clock.path)
     office.set(look=kind.search, lag_us=LAG * 1_000_000 if kind.lags else 0)
     scenario = Scenario(
-        str(folder), world.port, office.name, effect, kind.query, kind.absent_after, kind.on_absent, settle_within="PT10H"
+        str(folder), world.port, office.name, effect, kind.query, kind.absent_after, kind.on_absent, settle_within="PT10H",
+        store=store,
     )
     with engine.crew(folder, program_of(scenario)) as crew:
         scene = Scene(scenario, crew, office, clock)
         PLAY[cell](scene)
+        assert (folder / "store.db").exists() is not bool(store)
         rested = crew.rests(TASK)
         played = Played({"stands": rested.status}, None)  # type: ignore[arg-type]
         machine_only(Stage(scenario, office, clock, None, "no"), played, word, cell, look)  # type: ignore[arg-type]

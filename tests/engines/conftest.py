@@ -3,6 +3,7 @@ temporary folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,23 @@ from tests.postgres.server import Server
 from crash.outside import World
 from doubtless.store.pg.migrate import migrate
 
+from . import cells
+
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("world") / "world.db") as running:
         yield running
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the cells' log is: ``STORE=postgres make engines`` plays them on PostgreSQL; empty: on SQLite."""
+    if os.environ.get("STORE", "sqlite") != "postgres":
+        return ""
+    url: str = request.getfixturevalue("postgres_server").url(mark=str(tmp_path / "mark"), lease=cells.LEASE)
+    migrate(url, state=str(tmp_path), namespace=b"crash")
+    return url
 
 
 @pytest.fixture

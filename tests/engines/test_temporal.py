@@ -25,9 +25,9 @@ def engine() -> Iterator[Temporal]:
 
 @pytest.mark.parametrize(("effect", "cell", "look"), list(cells.names()))
 def test_no_write_happens_twice_and_no_doubt_is_silent(
-    engine: Temporal, world: World, tmp_path: Path, effect: str, cell: str, look: str
+    engine: Temporal, world: World, tmp_path: Path, effect: str, cell: str, look: str, store: str
 ) -> None:
-    cells.play(engine, world, tmp_path, effect, cell, look)
+    cells.play(engine, world, tmp_path, effect, cell, look, store)
 
 
 def test_the_reconciliation_ends_with_each_effect_once_although_its_worker_is_killed_and_a_reply_lost(
