@@ -19,6 +19,8 @@ from .store.base import Store
 if TYPE_CHECKING:
     import asyncio
 
+    from .turns import Times, Turn
+
 PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 """Output types that no client uses for a response."""
 
@@ -41,12 +43,12 @@ class Frame:
     `given`: the params that task code asks with (None: the step is settled before task code runs). `record`: what was
     logged when the call was decided. `started`: when. `overrun`: the call was taken away from whoever waits for it.
     `allowed`: by a person, however late it is. `flight`: its row that is on its way to a commit that other tasks share; its
-    driver waits for that (`shares`: it can).
+    driver waits for that (`shares`: it can); `landed`: its attempt's row is durable.
     """
 
     __slots__ = (
-        "allowed", "attempt", "deadline", "definition", "done", "entered", "flight", "given", "name", "overrun", "path", "policy",
-        "record", "run", "shares", "started", "step_seq", "what",
+        "allowed", "attempt", "deadline", "definition", "done", "entered", "flight", "given", "landed", "name", "overrun", "path",
+        "policy", "record", "run", "shares", "started", "step_seq", "what",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class Frame:
         self.allowed = False
         self.shares = False
         self.flight: Flight | None = None
+        self.landed = True
 
 
 class Invoke:
@@ -250,6 +253,8 @@ class Run(Protocol):
     frames: set[Frame]
     stop: threading.Event
     loop: asyncio.AbstractEventLoop | None
+    turn: Turn | None
+    times: Times | None
 
     def park(
         self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None, awaits: str | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .calls import ChildEnd, Input, RunChild, Wait
 from .conclusion import TaskCode
 from .drift import first_difference
-from .drivers import await_time, wait
+from .drivers import wait
 from .effects import Deadline
 from .errors import Moved, StaleEpoch, StoreError, TaskBusy, UsageError
 from .events import TERMINAL, Effect, Kind, StepStatus, TaskStatus, draft, dump
@@ -121,6 +121,8 @@ class Children:
 
     async def arun(self, this: Pass, code: TaskCode, path: str, given: Input) -> Head:
         """The same on the event loop; a sync child's supervisor runs in a thread."""
+        from .adrivers import await_time
+
         while (head := self.begin(this, code, path, given)) is None:
             await await_time(this, self._doubt(this))
         return await self._ato_end(this, head)

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import canonical
 from .calls import Input, Run, Runtime, StepLoop
-from .drivers import adrive, drive
+from .drivers import drive
 from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StepFailed, StoreError, UsageError
 from .events import CaseKind, Effect, Kind, StepStatus, draft
@@ -58,6 +58,8 @@ def undo_all(this: Pass) -> None:
 
 async def aundo_all(this: Pass) -> None:
     """The same on the event loop: a sync compensation runs in a thread of its own."""
+    from .adrivers import adrive
+
     await adrive(this, end_children(this))
     for one in _todo(this):
         await adrive(this, undo(this, one))
@@ -66,6 +68,8 @@ async def aundo_all(this: Pass) -> None:
 async def _on_its_own_loop(this: Pass, loop: StepLoop) -> None:
     """An async compensation in a sync task: an event loop lives as long as it runs."""
     import asyncio
+
+    from .adrivers import adrive
 
     this.loop = asyncio.get_running_loop()
     this.root.aio_task = asyncio.current_task()

@@ -191,6 +191,7 @@ def begin_call(
             unwritten(run, definition, refusal)
             return None
         if frame.flight is not None:
+            frame.landed = False
             return request  # its driver asks `may_call` when the row has landed
         leases = run.runtime.leases
         if leases is not None and not outlives(leases, frame):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -11,11 +11,11 @@ from . import host
 from .beyond import Fork
 from .calls import Frame, Input, Raised, Returned, Runtime, current
 from .drift import explained, first_difference, place_order, stored_params
-from .drivers import adrive, drive_step
+from .drivers import drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, StoreError, StoreUnavailable, UsageError
 from .events import UNDO, Effect
-from .executor import due, run_step
+from .executor import due
 from .heldwrites import before_write
 from .inputs import prepare
 from .keeping import keep_trying
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from .tasks import TaskRun
+    from .turns import Times, Turn
 
 
 GROUP = "a parallel group"
@@ -142,6 +143,9 @@ class Pass:
         self.root.count = self.log.floor  # a snapshot's state stands for the places before
         self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.turn: Turn | None = None  # of this loop: what its tasks share
+        self.times: Times | None = None
+        self.adrive_step: Callable[[Pass, StepDefinition, str, Input], Awaitable[Any]] | None = None
         self.branches: set[asyncio.Task[Any]] = set()
         self.interrupted: BaseException | None = None
         self.over = False
@@ -468,27 +472,36 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
 
 async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
     """Run the step at a place that was given, in the asyncio.Task of its scope."""
-    from asyncio import CancelledError
-
     here = current_aio_task()
     branch = here if here is not this.root.aio_task else None
     if branch is not None:
         this.branches.add(branch)
     this.driving.add(path)
     try:
-        return await adrive(this, run_step(this, definition, path, given, shares=True))
-    except CancelledError:
-        this.break_off(definition.name, path, due(this, definition, path))
-        raise
-    except (KeyboardInterrupt, SystemExit) as error:
-        if branch is None:
-            raise
-        this.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
-        raise this.park(f"interrupted: {type(error).__name__}") from error
+        assert this.adrive_step is not None
+        return await this.adrive_step(this, definition, path, given)
+    except BaseException as error:  # noqa: BLE001
+        raise broken_in_on(this, definition, path, branch, error)  # noqa: B904 - most often it is the same
     finally:
         this.driving.discard(path)
         if branch is not None:
             this.branches.discard(branch)
+
+
+def broken_in_on(
+    this: Pass, definition: StepDefinition, path: str, branch: asyncio.Task[Any] | None, error: BaseException
+) -> BaseException:  # fmt: skip
+    """What to raise for what came out of a step on the event loop: rule 7, where it was broken in on."""
+    from asyncio import CancelledError
+
+    if isinstance(error, CancelledError):
+        this.break_off(definition.name, path, due(this, definition, path))
+    elif branch is not None and isinstance(error, KeyboardInterrupt | SystemExit):
+        this.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
+        parking = this.park(f"interrupted: {type(error).__name__}")
+        parking.__cause__ = error
+        return parking
+    return error
 
 
 def outside(name: str, *, inside: bool) -> OutsideTask:

@@ -16,7 +16,7 @@ from .calls import Frame, Runtime, current
 from .canonical import encode
 from .compensation import aundo_all, undo_all
 from .conclusion import Concluding, TaskCode
-from .drivers import adrive, drive
+from .drivers import drive
 from .durations import parse_duration
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed
@@ -147,9 +147,9 @@ class TaskRun(Concluding):
 
     async def awork(self, this: Pass) -> Ending:
         """The same on the event loop, in the caller's asyncio.Task."""
-        import asyncio
+        from .adrivers import go_on_loop
 
-        this.loop = asyncio.get_running_loop()
+        go_on_loop(this)
         this.root.begin()
         token = current.set(this.root)
         ending = Ending()
@@ -180,6 +180,8 @@ class TaskRun(Concluding):
 
     async def asettle_doubts(self, this: Pass) -> None:
         """Settle what is in doubt, each as far as it can be; park if that leaves something."""
+        from .adrivers import adrive
+
         parks: list[Park] = []
         for definition, path, name in self.doubts(this):
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
+from math import inf
 
 from .store.base import Store
 
@@ -51,6 +53,48 @@ def turn_of(store: Store) -> Turn:
     if turn is None or turn._store is not store:
         turn = turns[id(store)] = Turn(loop, store)
     return turn
+
+
+class Times:
+    """Calls whoever waits for a call of one loop when its time is up: one timer for all calls, and none for each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ends: dict[Callable[[], None], float] = {}
+        self._at = inf  # when the timer goes off; it may find that there is nothing yet
+
+    def watch(self, wake: Callable[[], None], seconds: float) -> None:
+        """Call `wake` after so many seconds, unless it is forgotten before."""
+        at = self._ends[wake] = self._loop.time() + seconds
+        if at < self._at:
+            self._at = at
+            self._loop.call_at(at, self._look, at)
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Do not call it."""
+        self._ends.pop(wake, None)
+
+    def _look(self, at: float) -> None:
+        if at > self._at:  # a timer that was set before an earlier one
+            return
+        now = self._loop.time() + 1e-6  # a loop's timers go off that much too soon
+        for wake in [wake for wake, end in self._ends.items() if end <= now]:
+            del self._ends[wake]
+            wake()
+        self._at = min(self._ends.values(), default=inf)
+        if self._at < inf:
+            self._loop.call_at(self._at, self._look, self._at)
+
+
+_times: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Times] = weakref.WeakKeyDictionary()
+
+
+def times_of(loop: asyncio.AbstractEventLoop) -> Times:
+    """The timeouts of this loop."""
+    found = _times.get(loop)
+    if found is None:
+        found = _times[loop] = Times(loop)
+    return found
 
 
 SEATS = 32

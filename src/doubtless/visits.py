@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import host
 from .calls import Input
-from .drivers import adrive, drive
+from .drivers import drive
 from .effects import StepDefinition
 from .errors import Parking
 from .executor import run_step
@@ -140,6 +140,8 @@ def interrupt(opening: Opening, visit: Visit, error: BaseException) -> None:
 
 async def avisit_step(opening: Opening, definition: StepDefinition | None, path: str, given: Input | None, name: str = "") -> Any:
     """The same on the host's event loop: async calls as tasks of it, sync ones in threads."""
+    from .adrivers import adrive
+
     with opening.visiting() as visit:
         try:
             return await adrive(visit, run_step(visit, definition, path, given, name=name))

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .calls import Input, StepLoop, Wait
-from .drivers import adrive, drive
+from .drivers import drive
 from .durations import parse_duration
 from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StoreError, UsageError
@@ -147,6 +147,8 @@ class Standing:
 
     async def await_(self, answer: Callable[[], Any] = lambda: None) -> Any:
         """Wait on the event loop, then give the answer."""
+        from .adrivers import adrive
+
         run, here = self.run, current_aio_task()
         run.undriven.pop(self.path, None)
         branch = here if here is not run.root.aio_task else None

@@ -1,0 +1,333 @@
+"""The async driver: a loop around `executor.run_step` on an event loop, where many tasks run side by side.
+
+Loaded when the first async task runs: with asyncio it is most of what an import would cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from . import forks, host
+from .binding import is_async
+from .calls import Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, RunChild, StepLoop, Wait, current
+from .drivers import called
+from .effects import StepDefinition
+from .errors import DoubtlessError, Parking, StaleEpoch, StoreError
+from .events import Effect, elapsed_most
+from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
+from .outcomes import NotSent
+from .protocol import FIRST
+from .turns import seats, times_of, turn_of
+
+if TYPE_CHECKING:
+    from .passes import Pass
+
+
+def go_on_loop(run: Pass) -> None:
+    """Let a pass run in the event loop of this thread."""
+    loop = asyncio.get_running_loop()
+    run.loop, run.turn, run.times, run.adrive_step = loop, turn_of(run.runtime.store), times_of(loop), adrive_step
+
+
+async def adrive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:
+    """Run the step at `path` on the event loop; where nothing is logged and no step is open, straight to its call."""
+    log = run.log
+    if not log.open and not run.suspect and given.once is None and log.undo_by is None:
+        try:
+            now = run.runtime.store.now()
+            request = begin_call(run, definition, definition.effective, path, given, None, FIRST, now, shares=True)
+            if request is not None:
+                try:
+                    reply = await make_call(run, request)
+                except StoreRefusal as refusal:  # its row was not written, and nothing was called
+                    unwritten(run, definition, refusal)
+                    reply = None
+                except GeneratorExit as gone:
+                    reply = torn_down(run, request.frame, gone)
+                if reply is not None:
+                    frame = request.frame
+                    done = finish_call(frame, reply)
+                    if done is not None:
+                        return done[0] if frame.flight is None else await _landed_result(run, frame, reply, done[0])
+        except (StoreError, StaleEpoch) as error:
+            raise run.broken(error) from error
+    return await adrive(run, run_step(run, definition, path, given, shares=True))
+
+
+async def adrive(run: Run, loop: StepLoop) -> Any:
+    """The async driver: async calls on the event loop; sync ones of `acall` in a thread of their own."""
+    reply: Any = None
+    frame: Frame | None = None
+    go_on: Callable[[Any], Request] = loop.send
+    try:
+        while True:
+            request, go_on = go_on(reply), loop.send
+            if isinstance(request, Wait):
+                await await_time(run, request)
+                reply = None
+            elif isinstance(request, RunChild):
+                assert run.runtime.run_child is not None
+                reply = await run.runtime.run_child.arun_to_end(run, request)
+            else:
+                frame = request.frame
+                try:
+                    reply = await make_call(run, request)
+                except GeneratorExit as gone:
+                    reply = torn_down(run, frame, gone)
+                except BaseException as error:  # noqa: BLE001 - nothing was written, nothing is called
+                    reply, go_on = error, loop.throw
+    except StopIteration as end:
+        if frame is None or frame.flight is None:
+            return end.value
+        return await _landed_result(run, frame, reply, end.value)
+    except (StoreError, StaleEpoch) as error:
+        raise run.broken(error) from error
+
+
+async def make_call(run: Run, request: Invoke) -> Reply:
+    """Call, when the attempt's row is durable; None: it is too late for it, which is recorded.
+
+    Raises: as what the row was refused, or what interrupted the wait for it; then nothing was written, and nothing is called.
+    """
+    frame = request.frame
+    if frame.flight is not None:
+        interrupted, error = await land(run, frame)
+        if error is not None:
+            raise interrupted or error
+        if interrupted is not None:
+            return Raised(interrupted, entered=False)
+        frame.landed = True
+        if not may_call(frame):
+            return None
+    if frame.definition.is_async if frame.what == "call" else is_async(request.fn):
+        return await call_async(run, request)
+    return await call_seated(run, request)
+
+
+async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessError | None]:
+    """Wait until a row that shares a commit is durable: what interrupted the wait, and what the row was refused as.
+
+    However the wait ends, what came of the row is known then.
+    """
+    interrupted: BaseException | None = None
+    flight, frame.flight = frame.flight, None
+    assert flight is not None
+    try:
+        await (run.turn or turn_of(run.runtime.store)).end()
+    except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
+        interrupted = error
+    try:
+        run.log.landed(flight)
+    except DoubtlessError as error:
+        return interrupted, error
+    return interrupted, None
+
+
+async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> Any:
+    """The output, once the row that settles its step is durable."""
+    interrupted, error = await land(run, frame)
+    if error is not None:  # rule 6: it is recorded all the same, by itself
+        frame.shares = False
+        try:
+            done = finish_call(frame, reply)
+        except (StoreError, StaleEpoch) as failed:
+            raise run.broken(failed) from failed
+        assert done is not None
+        value = done[0]
+    if interrupted is not None:
+        here = asyncio.current_task()
+        if not isinstance(interrupted, asyncio.CancelledError) or here is None:
+            raise interrupted
+        here.uncancel()
+        here.cancel()  # the step is done: the task is cancelled where it waits next
+    return value
+
+
+async def await_time(run: Run, request: Wait) -> None:
+    """`wait` without blocking the event loop."""
+    run.check()
+    if request.beside:
+        await asyncio.sleep(request.until / 1e6)
+        run.log.refresh()
+        return
+    if not run.may_wait(request.until):
+        raise run.park(request.why, until=request.until)
+    store = run.runtime.store
+    begun, seen = request.since or store.now(), run.log.seq if request.seen is None else request.seen
+    while True:
+        left = request.until - begun.wall - elapsed_most(begun, store.now())
+        if left <= 0 or run.log.refresh() or run.log.seq != seen:
+            return
+        await run.runtime.apause(left / 1e6)
+        run.check()  # another branch may have parked the run
+
+
+GRACE = 0.5
+"""Seconds that a cancelled async call has to end before it counts as still running."""
+
+
+async def call_seated(run: Run, request: Invoke) -> Reply:
+    """Call a sync function in a thread, once one of the loop's seats is free; a call that is given up gives its seat back.
+
+    Waiting for a seat is no part of the call's timeout. After it, it is looked again whether the call may still be made.
+    """
+    free, frame = seats(), request.frame
+    waited = free.locked()
+    try:
+        await free.acquire()
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001  rule 7: the function was not entered
+        return Raised(error, entered=False)
+    try:
+        if waited:
+            try:
+                run.check()
+            except Parking as parking:
+                return Raised(parking, entered=False)
+            if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):
+                return None  # it is too late for it, which is recorded
+        return await call_async(run, request)
+    finally:
+        free.release()
+
+
+async def call_async(run: Run, request: Invoke) -> Reply:
+    """Call as an `asyncio.Task` of its own, or a sync function in a thread; give up at its timeout."""
+    frame, loop = request.frame, asyncio.get_running_loop()
+    threaded = not (frame.definition.is_async if frame.what == "call" else is_async(request.fn))
+    call: asyncio.Future[Returned | Raised] = in_thread(request) if threaded else loop.create_task(awaited(request))
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    call.add_done_callback(wake)
+    times = run.times or times_of(loop)
+    times.watch(wake, request.timeout_us / 1e6)
+    interrupted: BaseException | None = None
+    try:
+        await waiter
+        if call.done():
+            return _reply(call)
+    except BaseException as error:  # the run itself is cancelled: rule 7
+        if isinstance(error, GeneratorExit):
+            raise
+        interrupted = error
+    finally:
+        times.forget(wake)
+    reply = await give_up(call, frame, threaded)
+    if interrupted is not None:
+        if isinstance(reply, Returned):
+            run.late(frame, reply)  # it came through all the same: evidence
+        return Raised(interrupted, running=reply is None and frame.entered, entered=frame.entered)
+    if isinstance(reply, Returned):
+        return reply
+    return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
+
+
+def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
+    """What a call came to whose event loop is gone: nothing can be awaited any more; a thread of it goes on.
+
+    Raises: GeneratorExit, where the attempt's row was still on its way: it is in doubt.
+    """
+    if not frame.landed:
+        raise gone
+    with run.lock:
+        running = frame.entered and not frame.done
+        if running and not frame.definition.is_async:
+            frame.overrun = True
+            run.left_behind(frame)
+    return Raised(gone, running=running, entered=frame.entered)
+
+
+async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threaded: bool) -> Returned | Raised | None:
+    """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
+    run = frame.run
+    if threaded:
+        with run.lock:
+            frame.overrun = not frame.done
+            if frame.overrun and frame.entered:
+                run.left_behind(frame)
+        while not frame.overrun and not call.done():  # its result is on the way
+            try:
+                await asyncio.wait({call})
+            except asyncio.CancelledError:
+                pass
+        return None if frame.overrun else _reply(call)
+    call.cancel()
+    try:
+        await asyncio.wait({call}, timeout=GRACE)
+    except asyncio.CancelledError:
+        pass  # cancelled twice: do not wait for it
+    if call.done():
+        return _reply(call)
+    frame.overrun = True
+    run.left_behind(frame)
+    call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
+    return None
+
+
+async def awaited(request: Invoke) -> Returned | Raised:
+    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop."""
+    frame = request.frame
+    current.set(frame)
+    frame.entered = True
+    before = forks.times
+    try:
+        value = frame.run.runtime.invoke(request.fn, request.kwargs)
+        if type(value) is CoroutineType or isinstance(value, Awaitable):
+            value = await value
+        reply: Returned | Raised = Returned(value)
+    except BaseException as error:  # noqa: BLE001
+        reply = Raised(error)
+    if forks.times != before:
+        forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
+    return reply
+
+
+def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
+    """What a call that has ended came to; one that was cancelled before it began has no result of its own."""
+    try:
+        return call.result()
+    except asyncio.CancelledError as error:
+        return Raised(error, entered=False)
+
+
+def in_thread(request: Invoke) -> asyncio.Future[Returned | Raised]:
+    """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
+    frame, loop, context = request.frame, asyncio.get_running_loop(), contextvars.copy_context()
+    context.run(current.set, frame)
+    future: asyncio.Future[Returned | Raised] = loop.create_future()
+
+    def work() -> None:
+        with frame.run.lock:
+            if frame.overrun:  # given up before it began
+                return
+            frame.entered = True
+        reply = context.run(called, request)
+        with frame.run.lock:
+            frame.done = True
+            late = frame.overrun
+        if late:
+            frame.run.late(frame, reply)
+        else:
+            try:
+                loop.call_soon_threadsafe(_set, future, reply)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                frame.run.late(frame, reply)
+
+    host.thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
+    return future
+
+
+def _set(future: asyncio.Future[Returned | Raised], reply: Returned | Raised) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
