@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def go_on_loop(run: Pass) -> None:
     """Let a pass run in the event loop of this thread."""
     loop = asyncio.get_running_loop()
     run.loop, run.turn, run.times, run.adrive_step = loop, turn_of(run.runtime.store), times_of(loop), adrive_step
+    run.here = partial(asyncio.current_task, loop)
 
 
 async def adrive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:
@@ -200,13 +202,17 @@ async def call_async(run: Run, request: Invoke) -> Reply:
     """Call as an `asyncio.Task` of its own, or a sync function in a thread; give up at its timeout."""
     frame, loop = request.frame, asyncio.get_running_loop()
     threaded = not (frame.definition.is_async if frame.what == "call" else is_async(request.fn))
-    call: asyncio.Future[Returned | Raised] = in_thread(request) if threaded else loop.create_task(awaited(request))
     waiter: asyncio.Future[None] = loop.create_future()
 
     def wake(_: object = None) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
+    call: asyncio.Future[Returned | Raised]
+    if threaded:
+        call = in_thread(request)
+    else:
+        call = frame.call = loop.create_task(awaited(request, wake))
     call.add_done_callback(wake)
     times = run.times or times_of(loop)
     times.watch(wake, request.timeout_us / 1e6)
@@ -273,11 +279,16 @@ async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threade
     return None
 
 
-async def awaited(request: Invoke) -> Returned | Raised:
-    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop."""
+async def awaited(request: Invoke, wake: Callable[[object], None]) -> Returned | Raised:
+    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop.
+
+    `wake`: whoever waits for it, called here at once and not by the loop when it sees that this task is done.
+    """
     frame = request.frame
     current.set(frame)
     frame.entered = True
+    if frame.call is not None:
+        frame.call.remove_done_callback(wake)
     before = forks.times
     try:
         value = frame.run.runtime.invoke(request.fn, request.kwargs)
@@ -288,6 +299,11 @@ async def awaited(request: Invoke) -> Returned | Raised:
         reply = Raised(error)
     if forks.times != before:
         forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
+    if frame.call is not None:
+        try:
+            wake(None)
+        except RuntimeError:  # its event loop is closed: nobody waits any more
+            pass
     return reply
 
 

@@ -96,7 +96,7 @@ class Scope:
         run = self.run
         if (
             run.abandoned or run.parked is not None or run.over or run.log.cancel is not None or get_ident() != self.thread
-            or self.aio_task is not None or self.aside
+            or (self.aio_task is not None and run.here() is not self.aio_task) or self.aside
         ):  # fmt: skip
             self.check(f"step {name}")
         self.count += 1
@@ -143,6 +143,7 @@ class Pass:
         self.root.count = self.log.floor  # a snapshot's state stands for the places before
         self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.here: Callable[[], asyncio.Task[Any] | None] = current_aio_task
         self.turn: Turn | None = None  # of this loop: what its tasks share
         self.times: Times | None = None
         self.adrive_step: Callable[[Pass, StepDefinition, str, Input], Awaitable[Any]] | None = None
@@ -472,7 +473,7 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
 
 async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
     """Run the step at a place that was given, in the asyncio.Task of its scope."""
-    here = current_aio_task()
+    here = this.here()
     branch = here if here is not this.root.aio_task else None
     if branch is not None:
         this.branches.add(branch)

@@ -64,20 +64,25 @@ class Commits:
         return self._write(*args)
 
 
-def on_disk(app: Doubtless, task_id: str) -> list[str]:
-    """The kinds of a task's rows, as another process would read them."""
+def paths_on_disk(app: Doubtless, task_id: str) -> list[tuple[str, str | None]]:
+    """The kinds and places of a task's rows, as another process would read them."""
     if isinstance(app.store, PostgresStore):
         place = app.store.place
         with psycopg.connect(place.conninfo, options=f"-c search_path={place.schema}") as connection:
-            found = connection.execute("SELECT kind FROM events WHERE task_id = %s ORDER BY event_seq", (task_id,)).fetchall()
-            return [str(kind) for (kind,) in found]
+            asked = "SELECT kind, path FROM events WHERE task_id = %s ORDER BY event_seq"
+            return [(str(kind), path) for kind, path in connection.execute(asked, (task_id,)).fetchall()]
     assert isinstance(app.store, SqliteStore)
     other = apsw.Connection(app.store.path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        found = other.execute("SELECT kind FROM events WHERE task_id = ? ORDER BY event_seq", (task_id,)).fetchall()
-        return [str(kind) for (kind,) in found]
+        asked = "SELECT kind, path FROM events WHERE task_id = ? ORDER BY event_seq"
+        return [(str(kind), path) for kind, path in other.execute(asked, (task_id,)).fetchall()]
     finally:
         other.close()
+
+
+def on_disk(app: Doubtless, task_id: str) -> list[str]:
+    """The kinds of a task's rows, as another process would read them."""
+    return [kind for kind, _ in paths_on_disk(app, task_id)]
 
 
 def full_disk(store: Any, full: bool) -> None:
@@ -153,6 +158,35 @@ def test_on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_
     asyncio.run(together())
     assert len(seen) == SIDE_BY_SIDE * 3
     assert all(kinds[-1] == Kind.STEP_INTENDED for kinds in seen)
+
+
+def test_in_branches_too_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on(
+    app: Doubtless, world: World
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def last_of(task: str, path: str) -> str:
+        return [kind for kind, at in paths_on_disk(app, task) if at == path][-1]
+
+    @app.step(effect="idem_write")
+    async def pay(task: str, path: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        seen.append(("called", last_of(task, path)))
+        await asyncio.sleep(0)
+        return world.do(f"{task}:{path}", None, idempotency_key)
+
+    @app.task
+    async def task(name: str) -> None:
+        paid = [pay(task=name, path=str(n + 1)) for n in range(5)]
+
+        async def after(n: int) -> None:
+            await paid[n]
+            seen.append(("handed on", last_of(name, str(n + 1))))
+
+        await asyncio.gather(*[after(n) for n in range(5)])
+
+    app.run(task, "t", name="t")
+    assert sorted(set(seen)) == [("called", Kind.STEP_INTENDED), ("handed on", Kind.STEP_SETTLED)]
+    assert len(seen) == 10
 
 
 def test_threads_that_come_while_another_one_syncs_share_the_next_commit(app: Doubtless, world: World) -> None:

@@ -132,6 +132,7 @@ def test_a_base_exception_in_one_branch_lets_the_others_be_recorded(
         return await asyncio.gather(broken(), slow())
 
     for run in (lambda: app.run(task, "by run"), lambda: asyncio.run(app.arun(task, "by arun"))):
+        flying.clear()
         caught = raised(run)
         assert type(caught) is error
         assert caught.args == ("from inside",)

@@ -7,6 +7,7 @@ connection; the first to have it commits all that lie there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import length_hint
 from typing import TYPE_CHECKING
 
 import apsw
@@ -69,10 +70,11 @@ class Sharing:
                     link.hooks("append:before")
                 if ticket.blobs:
                     put_blobs(cursor, ticket.blobs)
-                try:
-                    cursor.execute(self._plain if ticket.guard is None else self._unfrozen, ticket.event)
-                except apsw.ConstraintError:  # only this statement is undone
-                    ticket.alone = True
+            guarded = [ticket for ticket in tickets if ticket.guard is not None]
+            if guarded:
+                self._insert(cursor, self._unfrozen, guarded)
+            if len(guarded) < len(tickets):
+                self._insert(cursor, self._plain, [ticket for ticket in tickets if ticket.guard is None])
             cursor.execute("COMMIT")
         except apsw.Error as error:
             link.take_back()
@@ -81,6 +83,16 @@ class Sharing:
         except StoreError as error:
             for ticket in tickets:
                 ticket.error = error
+
+    def _insert(self, cursor: apsw.Cursor, sql: str, tickets: list[Ticket]) -> None:
+        """Write rows, one after the other, but for those that are refused."""
+        rows = iter([ticket.event for ticket in tickets])
+        while True:
+            try:
+                cursor.executemany(sql, rows)
+                return
+            except apsw.ConstraintError:  # only the statement of this row is undone; go on after it
+                tickets[-1 - length_hint(rows)].alone = True
 
     def _look_up(self, ticket: Ticket, error: apsw.Error) -> None:
         if ticket.alone:

@@ -33,14 +33,9 @@ class Waiting(deque[Ticket]):
     """The rows that wait, in the order in which they came. Put down by any thread; taken by who commits."""
 
     def take(self, most: int | None = None) -> list[Ticket]:
-        """Take what waits, no more than `most`."""
-        taken: list[Ticket] = []
-        while most is None or len(taken) < most:
-            try:
-                taken.append(self.popleft())
-            except IndexError:
-                break
-        return taken
+        """Take what waits, no more than `most`; by one at a time."""
+        count = len(self) if most is None else min(len(self), most)
+        return [self.popleft() for _ in range(count)]
 
 
 def is_plain(events: Sequence[Event]) -> bool:
