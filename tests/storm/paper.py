@@ -40,8 +40,55 @@ def played() -> str:
         f" effects up to {bounds.landing:g} s late, searches up to {bounds.lag:g} s late; hence `absent_after` of {bounds.absent_after:g} s.",
     ]
     for title, name in TABLES.items():
-        lines += ["", f"| {title} | |", "|---|--:|", *(f"| {what} | {count:,} |" for what, count in was[name].items())]
+        rows = [(in_words(what, name), count) for what, count in was[name].items()]
+        rows = sorted(rows) if name in UNORDERED else rows
+        lines += ["", f"| {title} | |", "|---|--:|", *(f"| {what} | {count:,} |" for what, count in rows)]
     return "\n".join(lines)
+
+
+def in_words(what: str, table: str) -> str:
+    """A kind of trouble as the page calls it."""
+    fault = what.removeprefix("other side: ")
+    if table == "other_side":
+        return FAULTS.get(what, what)
+    return f"other side: told: {FAULTS.get(fault, fault)}" if fault != what else WORDS.get(what, what)
+
+
+WORDS = {
+    "SIGKILL": "worker killed (SIGKILL)",
+    "SIGSTOP": "worker stopped for longer than any claim lasts (SIGSTOP, SIGCONT)",
+    "SIGSTOP briefly": "worker stopped for less than a lease",
+    "SIGTERM": "worker drained (SIGTERM)",
+    "SIGTERM twice": "worker drained, and ended by a second SIGTERM",
+    "worker started again that could not open the store": "worker started while PostgreSQL was away: exit code 6, started again",
+    "client SIGKILL": "client killed",
+    "postmaster kill -9": "PostgreSQL: postmaster killed (-9)",
+    "PostgreSQL kill -9, all": "PostgreSQL: everything killed (-9)",
+    "backend kill -9": "PostgreSQL: one backend killed (-9)",
+    "cut": "proxy told to cut the connections of the next queries",
+    "cut all": "proxy told to cut all its connections",
+    "refuse": "proxy told to refuse connections for a while",
+    "stall": "proxy told to hold everything for a while",
+    "delay": "proxy told to delay queries and answers for a while",
+    "freeze": "a step, or all, frozen for a while",
+    "cancel": "a task cancelled",
+    "compensate": "a task that was done undone on demand",
+    "lag": "other side: told to let a search lag",
+    "hide": "other side: told to let a search find nothing",
+}
+FAULTS = {
+    "lose_reply": "the effect, and no reply",
+    "drop_before": "no effect, and no reply",
+    "503_before": "no effect, 503",
+    "500_after": "the effect, and 500",
+    "422_before": "refused, 422",
+    "refuse_422": "refused, 422",
+    "delay": "a late reply",
+    "delay_before": "a late effect",
+    "hide": "a search that found nothing",
+    "none": "as it was asked",
+}
+UNORDERED = ("happened", "other_side")
 
 
 TABLES = {

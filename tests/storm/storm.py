@@ -162,7 +162,7 @@ class Storm:
 
     def _trouble(self) -> None:
         due = list(self.plan)
-        visited = 0.0
+        visited = worked = 0.0
         while self.now() < self.settings.seconds or (due and self.now() < self.settings.seconds + LATE):
             while due and due[0].at <= self.now():
                 one = due.pop(0)
@@ -170,9 +170,11 @@ class Storm:
                     insort(due, one._replace(at=self.now() + AGAIN), key=lambda one: one.at)
             self.fate.afterwards()
             self.fate.supervise()
+            if self.now() > worked + 0.3:
+                worked = self.now()
+                self._clerk()
             if self.now() > visited + 1.0:
                 visited = self.now()
-                self._clerk()
                 with suppress(StoreError):  # it is killed, too; the person comes again
                     self.person.visit(some=0.3)
             time.sleep(TICK)
