@@ -89,10 +89,14 @@ class TaskRun(Concluding):
         return params | secrets
 
     def doubts(self, this: Pass) -> list[tuple[StepDefinition | None, str, str]]:
-        """The steps to settle before task code runs, in the order of first arrival."""
+        """The steps to settle before task code runs, in the order of first arrival.
+
+        A late read that no table has (one of the library's own, or gone) is left to the code: it comes with its definition.
+        """
         records = [r for r in self.log.open_records() if not r.undoes]  # compensations are settled in their own order
         found = [r for r in records if r.in_doubt or (r.evidence is not None and not r.settled)]
-        return [(self.runtime.find(r.name), r.path, r.name) for r in found]
+        named = [(self.runtime.find(r.name), r) for r in found]
+        return [(step, r.path, r.name) for step, r in named if step is not None or r.effect != Effect.READ]
 
     def work(self, this: Pass) -> Ending:
         """One pass in this thread: settle what is in doubt, then run the task's code."""

@@ -172,4 +172,11 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "",
         ("keys/test_keys_together.py::test_a_branch_that_waits_for_the_key_of_another_branch_lets_it_go_on",),
     ),
+    (
+        "a late read that no table has is left to the code",
+        "tasks.py",
+        "for step, r in named if step is not None or r.effect != Effect.READ]",
+        "for step, r in named]",
+        ("simulation/test_found.py::test_a_step_of_the_library_that_a_stopped_process_gave_late_is_no_error_of_the_code",),
+    ),
 )

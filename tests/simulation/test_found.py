@@ -109,3 +109,11 @@ def test_a_branch_that_waits_for_the_business_key_of_another_branch_does_not_par
     for at in range(24, 34):
         faults = (Fault("freeze", at, seconds=5.0),)
         assert simulate(Scenario(nodes, faults, is_async=True, schedule=995478621)).wrong == []
+
+
+def test_a_step_of_the_library_that_a_stopped_process_gave_late_is_no_error_of_the_code() -> None:
+    """A sleep's own step is in no table: with a late result of it the task stood as a code error, at each retry again."""
+    nodes = (Together(((Sleep(),), (Sleep(30.0),))),)
+    for at in range(9, 14):
+        faults = (Fault("kill", 4), Fault("kill", 6), Fault("stop", at, seconds=30.0))
+        assert simulate(Scenario(nodes, faults, schedule=828990639)).wrong == []
