@@ -18,19 +18,20 @@ from .truth import Truth
 if TYPE_CHECKING:
     from .storm import Storm
 
-LYING = 60.0
-"""Seconds after the end of its lease within which somebody has to have taken a task over; usually it is one."""
+GRACE, MANY = 3, 15
+"""Seconds after the end of its lease after which a dead owner's task lies, and how many younger ones may be begun meanwhile."""
 AWAY = 6
 """The exit code of a worker that was started while the store was away; whoever supervises it starts it again."""
 MADE = {"create_adjustment": "sheet", "submit_approval": "approval", "submit_approval_async": "approval"}
 
 
 class Task(NamedTuple):
-    """One task as the log has it."""
+    """One task as the log has it. `turn`: its priority, and when it was accepted."""
 
     id: str
     status: str
     run: str
+    turn: tuple[int, int]
     records: dict[str, StepRecord]
     rows: list[Event]
 
@@ -45,8 +46,8 @@ def check(storm: Storm) -> list[str]:
     for task in tasks:
         wrong += log_rules(task.id, task.rows)
         wrong += ended(task)
-        wrong += left_lying(task)
         wrong += agrees(task, books)
+    wrong += left_lying(tasks)
     wrong += unknown_to_the_log(tasks, books)
     wrong += [f"verify: {problem.where} {problem.event_seq}: {problem.what}" for problem in storm.desk.verify()]
     wrong += too_late(storm)
@@ -59,7 +60,7 @@ def read_tasks(app: Doubtless) -> list[Task]:
     tasks = []
     for head in app.tasks():
         rows = app.store.rows(head.task_id)
-        tasks.append(Task(head.task_id, head.status, head.task_id, fold_steps(rows), rows))
+        tasks.append(Task(head.task_id, head.status, head.task_id, (head.priority, head.created_at), fold_steps(rows), rows))
     return tasks
 
 
@@ -153,9 +154,20 @@ def takeovers(task: Task) -> list[float]:
     return [(row.at.wall - row.details["lease_until"]) / 1e6 for row in claims]
 
 
-def left_lying(task: Task) -> list[str]:
-    """What a dead owner left is settled by somebody soon, also while there is a lot to do."""
-    return [f"task {task.id} was left lying for {seconds:.0f} s after its owner's lease" for seconds in takeovers(task) if seconds > LYING]
+def left_lying(tasks: list[Task]) -> list[str]:
+    """What a dead owner left has its turn: it does not lie while one younger task after the other is begun."""
+    begun = [
+        (first.at.wall, task.turn) for task in tasks if (first := next((row for row in task.rows if row.kind == Kind.TASK_CLAIMED), None))
+    ]
+    wrong = []
+    for task in tasks:
+        for row in task.rows:
+            if row.kind == Kind.TASK_CLAIMED and "lease_until" in row.details:
+                since = row.details["lease_until"] + GRACE * 1_000_000
+                younger = sum(since < at < row.at.wall and turn > task.turn for at, turn in begun)
+                if younger > MANY:
+                    wrong.append(f"task {task.id} was left lying while {younger} younger ones were begun")
+    return wrong
 
 
 def unknown_to_the_log(tasks: list[Task], books: Truth) -> list[str]:

