@@ -31,6 +31,13 @@ def with_figures(text: str) -> str:
     return f"{before}{BEGIN}\n\n{figures()}\n\n{END}{rest.split(END)[1]}"
 
 
+def _found(found: dict[str, str]) -> list[str]:
+    """What seeds of that run found, each mended since and played again: `found` has what it was by seed."""
+    if not found:
+        return []
+    return ["", "What they found, mended since, and played again on the mended state:", "", *(f"- seed {n}: {what}" for n, what in found.items())]
+
+
 def figures() -> str:
     """The recorded figures as prose and tables."""
     was = json.loads(FIGURES.read_text())
@@ -40,6 +47,7 @@ def figures() -> str:
         f" {was['failed']} failed, {was['seconds']:,} s on {was['cores']} cores;"
         f" {seen['processes']:,} processes, {seen['points']:,} points at which a fault could strike, {seen['hand-overs']:,} hand-overs"
         " between threads.",
+        *_found(was.get("found", {})),
         "",
         "| faults | | calls | | situations | |",
         "|---|--:|---|--:|---|--:|",
