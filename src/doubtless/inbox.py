@@ -223,7 +223,7 @@ def read_inbox(runtime: Runtime, settle_within: Callable[[str], int]) -> Inbox:
     doubts: list[Doubt] = []
     now = store.now()
     for head in store.heads(status=("ready", "running", "waiting", "needs_human", "compensating")):
-        alive = store.owner_alive(head.owner)
+        head, alive = store.owned(head)
         try:
             records = fold_steps(store.rows(head.task_id))
         except StoreDamaged as error:  # it hides no other task's

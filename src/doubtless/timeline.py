@@ -91,6 +91,7 @@ class TaskView(NamedTuple):
 
 def view(runtime: Runtime, head: Head) -> TaskView:
     """Everything that `show` tells of a task."""
+    head, owner_alive = runtime.store.owned(head)
     rows = runtime.store.rows(head.task_id)
     if not rows:
         raise StoreDamaged(f"task {head.task_id} has a head and no rows in the log", hint="doubtless verify", task=head.task_id)
@@ -117,7 +118,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         updated_at=max(head.updated_at, last.at.wall),
         wake_at=head.wake_at,
         owner=head.owner,
-        owner_alive=runtime.store.owner_alive(head.owner),
+        owner_alive=owner_alive,
         steps=tuple(step_view(runtime, records[path], by_path[path]) for path in records),
         cases=tuple(read_case(runtime, case) for case in cases_of(runtime, head.task_id)),
         stands=tuple(ended.details.get("stands", ())) if ended else (),

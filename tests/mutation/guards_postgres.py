@@ -16,6 +16,20 @@ GC = "blobs/test_gc.py::test_"
 
 POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "a task that parks while somebody looks is not a dead owner's: in the inbox",
+        "inbox.py",
+        "        head, alive = store.owned(head)\n",
+        "        alive = store.owner_alive(head.owner)\n",
+        (TAKEOVER + "a_task_that_parks_while_somebody_looks_at_it_is_not_said_to_be_a_dead_owner_s",),
+    ),
+    (
+        "a task that parks while somebody looks is not a dead owner's: as it is shown",
+        "timeline.py",
+        "    head, owner_alive = runtime.store.owned(head)\n",
+        "    owner_alive = runtime.store.owner_alive(head.owner)\n",
+        (TAKEOVER + "a_task_that_parks_while_somebody_looks_at_it_is_not_said_to_be_a_dead_owner_s",),
+    ),
+    (
         "PostgreSQL: a migration that breaks with old code is refused to it",
         "store/pg/opening.py",
         "    if version.needs > known:",

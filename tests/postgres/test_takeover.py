@@ -143,6 +143,35 @@ def test_what_a_dead_owner_had_in_flight_is_in_doubt_and_an_absence_counts_from_
     assert other.verify() == []
 
 
+def test_a_task_that_parks_while_somebody_looks_at_it_is_not_said_to_be_a_dead_owner_s(make_app: MakeApp, clock: FakeClock) -> None:
+    """The head is read first and the lease looked at afterwards: found by the engines' cells on PostgreSQL."""
+    from doubtless.inbox import read_inbox
+    from doubtless.timeline import view
+
+    world, seen = World(), []
+
+    def reset() -> None:
+        seen.append(app.store.head("t-1"))
+        raise ConnectionResetError
+
+    world.during = reset
+    app, task = build(make_app, clock, world)
+    with pytest.raises(TaskWaiting):
+        app.run(task, "t-1", wait=False)
+    (head,) = seen
+    assert head is not None
+    assert (head.owner is not None, head.wake_at) == (True, None)
+    shown = view(app.runtime, head)
+    assert (shown.owner, shown.status) == (None, "waiting")
+    assert shown.wake_at is not None
+    store: Any = app.store
+    store.heads = lambda **said: [head]
+    assert read_inbox(app.runtime, lambda step: 3_600_000_000).doubts == []
+    store.head = lambda task_id: head  # of one whose owner did die the head stays what it was
+    (doubt,) = read_inbox(app.runtime, lambda step: 3_600_000_000).doubts
+    assert "its owner died" in doubt.why
+
+
 def _quietly(deed: Callable[[], object]) -> None:
     try:
         deed()

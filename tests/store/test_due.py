@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from store_ground import MakeStore, TurnClock, Writer, accepted, case_opened, forget_claims, parked
 
-from doubtless.events import STORE_TASK, Kind, TaskStatus, draft
+from doubtless.events import IDLE, STORE_TASK, Kind, TaskStatus, draft
 from doubtless.store.base import Due, Store, Wanted
 from doubtless.store.postgres import PostgresStore
 
@@ -91,6 +91,19 @@ def test_what_waits_for_a_time_a_person_or_its_host_is_left_alone(store: Store, 
     w.append(end._replace(epoch=w.epoch))
     assert look(store, clock, wanted=WANTED._replace(idle=("to look again",))) == ["drained"]
     assert look(store, clock) == ["idle", "drained"]
+
+
+def test_a_session_between_two_openings_has_nothing_to_do_for_a_worker_and_for_a_sweep(store: Store, clock: TurnClock) -> None:
+    for number, why in enumerate((*IDLE, "to look again")):
+        accept(store, clock, f"t{number}")
+        w = own(store, f"t{number}")
+        row = draft(f"t{number}", Kind.TASK_PARKED, clock(), status="waiting", epoch=w.epoch, data={"wake_at": None, "why": why})
+        w.append(row)
+    accept(store, clock, "ready")
+    assert look(store, clock, wanted=WANTED._replace(idle=IDLE)) == ["t2", "ready"]
+    assert [head.task_id for head in store.heads(due=clock().wall)] == ["t2", "ready"]
+    assert [head.task_id for head in store.heads(due=clock().wall, status=["waiting"], limit=5)] == ["t2"]
+    assert len(store.heads()) == 4
 
 
 @pytest.mark.parametrize("step", ["pay", None])

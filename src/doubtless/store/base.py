@@ -295,6 +295,13 @@ class Store(Protocol):
     def owner_alive(self, owner: str | None) -> bool:
         """True while the process that a head row names still holds its lock."""
 
+    def owned(self, head: Head) -> tuple[Head, bool]:
+        """A head and whether its owner lives, as they belong together: of a task that was given up since, the head that is now.
+
+        Meaning: a head is read first and its owner looked at afterwards; where a lease says who is alive, one that has parked in
+        between would look dead, and its doubt like nobody's.
+        """
+
     def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
         """Open cases, oldest first (`settled`: all of them)."""
 

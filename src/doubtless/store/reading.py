@@ -126,6 +126,19 @@ class Reading:
             rows = self._link.all(self._queries["heads"], (most,))
         return [as_head(row) for row in rows]
 
+    def owner_alive(self, owner: str | None) -> bool:
+        """True while the owner that a head row names is alive (`base.Store.owner_alive`)."""
+        raise NotImplementedError
+
+    def owned(self, head: Head) -> tuple[Head, bool]:
+        """A head and whether its owner lives, as they belong together (`base.Store.owned`)."""
+        while True:
+            alive = self.owner_alive(head.owner)
+            now = None if alive or head.owner is None else self.head(head.task_id)
+            if now is None or (now.owner, now.epoch) == (head.owner, head.epoch):
+                return head, alive
+            head = now
+
     def cases(self, *, task_id: str | None = None, settled: bool = False) -> list[CaseRow]:
         """Open cases, oldest first (`settled`: all of them)."""
         if task_id is not None:
