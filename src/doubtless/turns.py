@@ -5,41 +5,109 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from functools import partial
 from math import inf
+from queue import Empty, SimpleQueue
 
+from . import host
 from .store.base import Store
+
+IDLE = 1.0
+"""Seconds without a commit after which the thread that makes them for an event loop ends."""
+
+
+class Aside:
+    """A thread that does one thing after another beside an event loop. It is there while there is something to do."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = host.lock()
+        self._alive = False
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Do it next; here and now, where no thread can be had."""
+        self._jobs.put(job)
+        with self._lock:
+            if not self._alive:
+                try:
+                    host.thread(target=self._work, name="doubtless-commits", daemon=True).start()
+                except RuntimeError:
+                    self._jobs.get()()
+                else:
+                    self._alive = True
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE)
+            except Empty:
+                with self._lock:
+                    if self._jobs.empty():
+                        self._alive = False
+                        return
+            else:
+                job()
 
 
 class Turn:
-    """Commits at the end of each turn of one loop what was put down in one store; whoever waits goes on after it."""
+    """Commits what was put down in one store in one turn of a loop; whoever waits goes on after it.
+
+    Where a commit is a question to another process it is made aside: the loop goes on with what does not wait for it, and what
+    is put down meanwhile shares the next one. A file is synced in place: that is shorter than two changes of threads.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
         self._store = store
         self._waiting: list[asyncio.Future[None]] = []
+        self._aside = Aside() if store.far else None
+        self._under_way = False
 
     def end(self) -> asyncio.Future[None]:
         """Done when what was put down until now has been committed, or refused."""
         future = self._loop.create_future()
-        if not self._waiting:
+        if not self._waiting and not self._under_way:
             self._loop.call_soon(self._commit)
         self._waiting.append(future)
         return future
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []
-        failed: BaseException | None = None
+        if self._aside is None:
+            _wake(waiting, self._flush())
+        else:
+            self._under_way = True
+            self._aside.do(partial(self._commit_aside, waiting))
+
+    def _commit_aside(self, waiting: list[asyncio.Future[None]]) -> None:
+        failed = self._flush()
+        try:
+            self._loop.call_soon_threadsafe(self._committed, waiting, failed)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            pass
+
+    def _committed(self, waiting: list[asyncio.Future[None]], failed: BaseException | None) -> None:
+        self._under_way = False
+        if self._waiting:
+            self._commit()
+        _wake(waiting, failed)
+
+    def _flush(self) -> BaseException | None:
         try:
             self._store.flush()
         except BaseException as error:  # noqa: BLE001 - a signal's: it goes on in whoever waits
-            failed = error
-        for future in waiting:
-            if future.done():
-                continue
-            if failed is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failed)
+            return error
+        return None
+
+
+def _wake(waiting: list[asyncio.Future[None]], failed: BaseException | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if failed is None:
+            future.set_result(None)
+        else:
+            future.set_exception(failed)
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turn]] = weakref.WeakKeyDictionary()

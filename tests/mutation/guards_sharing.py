@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TABLES, PG = "store/sql/postgres/0001.sql", "store/pg/sharing.py"
 STORE = "store/test_sharing.py::test_"
+LOOP = "postgres/test_loop_commits.py::test_"
 WIRE = "postgres/test_sharing.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -56,6 +57,20 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "                        ticket.alone = ticket.done = True",
         "                        ticket.done = True",
         (WIRE + "a_signal_in_the_middle_of_a_shared_commit_loses_and_doubles_no_row_of_the_others",),
+    ),
+    (
+        "PostgreSQL: an event loop does not stand still for a commit",
+        "turns.py",
+        "Aside() if store.far else None",
+        "None",
+        (LOOP + "an_event_loop_goes_on_while_its_rows_are_committed_and_what_comes_meanwhile_shares_the_next_commit",),
+    ),
+    (
+        "the thread that commits for a loop ends",
+        "turns.py",
+        "                        self._alive = False\n                        return\n",
+        "                        pass\n",
+        (LOOP + "the_thread_that_commits_for_a_loop_ends_when_there_is_nothing_to_do",),
     ),
     (
         "PostgreSQL: threads share the statement of whoever comes next",

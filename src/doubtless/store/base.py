@@ -174,6 +174,9 @@ class Shared(Protocol):
 class Store(Protocol):
     """The one interface of all stores; `tests/store` is its conformance suite."""
 
+    far: bool
+    """Whether a commit is a question to another process, for which an event loop does not stand still."""
+
     folder: Folder
     """Where content above 1 MiB lies unless `blobs` of its info says another place (`blobs.Content`)."""
 

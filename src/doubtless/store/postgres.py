@@ -41,6 +41,7 @@ class PostgresStore(Reading):
     """
 
     _link: Link
+    far = True
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class SqliteStore(Reading):
     """
 
     _link: Link
+    far = False
     leases = None  # an owner's lock lasts as long as its process
 
     def __init__(
