@@ -215,7 +215,9 @@ def input_hash(namespace: bytes, text: str) -> bytes:
 
     Meaning: it tells whether two params are the same; who does not know the namespace cannot try out likely params on it.
     """
-    return _digest(namespace, text, b"doubtless.input1")
+    digest = _keyed(namespace, b"doubtless.input1").copy()
+    digest.update(text.encode())
+    return digest.digest()
 
 
 def idempotency_key(namespace: bytes, task_id: str, path: str, step_name: str, text: str, generation: int) -> bytes:
@@ -225,18 +227,14 @@ def idempotency_key(namespace: bytes, task_id: str, path: str, step_name: str, t
     without volatile and secret ones). It holds no data of a person that could be read or tried out.
     """
     place = f"{_quoted(task_id)},{encode_basestring(path)},{_quoted(step_name)}"
-    return _digest(namespace, f"{_KEY_HEAD}{place},{generation},{text}]", b"doubtless.key.1")
+    digest = _keyed(namespace, b"doubtless.key.1").copy()
+    digest.update(f"{_KEY_HEAD}{place},{generation},{text}]".encode())
+    return digest.digest()
 
 
 _KEY_HEAD: Final = f'["key:1","{FORMAT}",'
 _quoted = lru_cache(maxsize=256)(encode_basestring)
 """Task ids and step names come again and again."""
-
-
-def _digest(namespace: bytes, text: str, purpose: bytes) -> bytes:
-    digest = _keyed(namespace, purpose).copy()
-    digest.update(text.encode())
-    return digest.digest()
 
 
 @lru_cache(maxsize=16)

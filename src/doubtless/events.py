@@ -293,6 +293,33 @@ def draft(
     return _make(Event, row)
 
 
+def intent_row(
+    task_id: str, now: Instant, step_seq: int, path: str, step_name: str, effect_class: str, idempotency_key: bytes,
+    input_hash: bytes, input_ref: str | bytes, data: str | bytes | None, epoch: int | None, error: str | None,
+) -> Event:  # fmt: skip
+    """The draft of an intent, with its first attempt."""
+    row = (
+        task_id, 0, step_seq, path, step_name, _INTENDED, _UNCERTAIN, 1, effect_class, idempotency_key, input_hash, input_ref,
+        None, error, data, now[0], None, now[1], epoch, FORMAT, None,
+    )  # fmt: skip
+    return _make(Event, row)
+
+
+def done_row(
+    task_id: str, now: Instant, step_seq: int, path: str, step_name: str, attempt: int, output_ref: str | bytes | None,
+    error: str | None, epoch: int | None, read_since: int | None,
+) -> Event:  # fmt: skip
+    """The draft of the row that settles a step as done; `read_since`: of a read, when it began."""
+    row = (
+        task_id, 0, step_seq, path, step_name, _SETTLED, _DONE, attempt, None if read_since is None else _READ, None, None, None,
+        output_ref, error, None, read_since, now[0], now[1], epoch, FORMAT, None,
+    )  # fmt: skip
+    return _make(Event, row)
+
+
+_INTENDED, _UNCERTAIN, _SETTLED = Kind.STEP_INTENDED, StepStatus.UNCERTAIN, Kind.STEP_SETTLED
+_DONE, _READ = StepStatus.DONE, Effect.READ
+
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 """JSON of `data` and `error` columns: plain JSON values only."""
 
@@ -307,13 +334,15 @@ def row_hash(event: Event) -> bytes:
         task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
         epoch, form, prev,
     ) = event  # fmt: skip
-    text = (
-        f"{task}\0{seq}\0{step}\0{path}\0{name}\0{kind}\0{status}\0{attempt}\0{effect}\0{key and key.hex()}\0"
-        f"{digest and digest.hex()}\0{given.hex() if isinstance(given, bytes) else given}\0"
-        f"{made.hex() if isinstance(made, bytes) else made}\0{error}\0{data.hex() if isinstance(data, bytes) else data}\0"
-        f"{began}\0{ended}\0{boot}\0{epoch}\0{form}\0{prev and prev.hex()}"
-    )
+    text = _HASHED % (
+        task, seq, step, path, name, kind, status, attempt, effect, key and key.hex(), digest and digest.hex(),
+        given.hex() if type(given) is bytes else given, made.hex() if type(made) is bytes else made, error,
+        data.hex() if type(data) is bytes else data, began, ended, boot, epoch, form, prev and prev.hex(),
+    )  # fmt: skip
     return sha256(text.encode()).digest()
+
+
+_HASHED = "\0".join(["%s"] * len(COLUMNS))
 
 
 def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:

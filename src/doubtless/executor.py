@@ -15,7 +15,7 @@ from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request,
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
 from .errors import DoubtlessError, Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
-from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
+from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump, intent_row
 from .fold import StepRecord
 from .holders import intent_data, take_key
 from .inputs import call_params, stored_input
@@ -330,13 +330,10 @@ def intent(
     blobs = [] if blob is None else [blob]
     if not content.known(definition.definition_hash):
         blobs.append(Blob(definition.definition_hash, definition.policy_text.encode()))
-    row = draft(
-        run.task_id, Kind.STEP_INTENDED, now, step_seq=step_seq, path=path, step_name=definition.name,
-        status=StepStatus.UNCERTAIN, attempt=1, effect_class=definition.effect, idempotency_key=key,
-        input_hash=given.digest, input_ref=ref, started_at=now.wall,
-        data=definition.definition_hash if given.once is None else intent_data(definition, given.once, turn),
-        epoch=run.log.epoch, error=error,
-    )  # fmt: skip
+    data = definition.definition_hash if given.once is None else intent_data(definition, given.once, turn)
+    row = intent_row(
+        run.task_id, now, step_seq, path, definition.name, definition.effect, key, given.digest, ref, data, run.log.epoch, error
+    )
     return row, blobs
 
 

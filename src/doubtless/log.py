@@ -105,10 +105,9 @@ class TaskLog(TaskFold):
         first, last = self._outline()
         if self.reached_back or (base and first <= base):
             return False
-        tail = self.store.rows(self.task_id, after=min(first, last) - 1)
-        if not tail:
+        if not last:
             raise Moved(f"task {self.task_id} has no rows", task=self.task_id)
-        for row in tail:
+        for row in self.store.next_rows(self.task_id, after=min(first, last) - 1):
             if row.event_seq > last:  # written since the outline was read
                 self.take([row], row_hash(row))
             elif row.event_seq > base:
@@ -136,6 +135,7 @@ class TaskLog(TaskFold):
         compensating, compensated = TaskStatus.COMPENSATING.value, StepStatus.COMPENSATED.value
         settle, done, make = Kind.STEP_SETTLED.value, StepStatus.DONE.value, tuple.__new__
         whole, seen, seq, floor = 1 << 62, self.steps_seen, base, self.floor
+        names: dict[str | None, str | None] = {}  # the text of a step's name once, and not once for each step
         for seq, kind, path, name, digest, output, step_seq, status, error in self.store.outline(self.task_id, after=base):
             if step_seq is not None and step_seq > seen:
                 seen = step_seq
@@ -153,7 +153,7 @@ class TaskLog(TaskFold):
                     digest = known[1] or digest
                 elif digest is None and path in settled:
                     digest = settled[path].input_hash
-                settled[path] = make(Settled, (name, digest, done, output, None))
+                settled[path] = make(Settled, (names.setdefault(name, name), digest, done, output, None))
             elif kind == settle:
                 known = open_from.pop(path, None)
                 if known is not None and known[1] is not None:
@@ -280,7 +280,7 @@ class TaskLog(TaskFold):
             raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
         if guard is not None and self.open and first.kind == Kind.STEP_INTENDED and self._doubt_beside(first.path):
             raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
-        if guard is not None and self._repeats(first):
+        if guard is not None and self.turns and self._repeats(first):
             raise Moved(f"task {self.task_id}: an equal call of this turn was given up, and may stand", task=self.task_id)
         if not self._announced:
             drafts = (self._claimed(Instant(first.at.wall, first.boot_at)), *drafts)

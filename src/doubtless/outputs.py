@@ -39,10 +39,13 @@ def store_output(runtime: Runtime, definition: StepDefinition, value: Any) -> Ou
         text = runtime.vault.mask(text)
     ref, blob = runtime.content.put(text)
     blobs = () if blob is None else (blob,)
-    try:
-        return Output(ref, blobs, text, definition.restore_output(decode(text)), None)
-    except DoesNotFit as error:
-        return Output(ref, blobs, text, None, str(error))
+    back, restore = decode(text), definition.restore_return
+    if restore is not None:
+        try:
+            back = restore(back)
+        except DoesNotFit as error:
+            return Output(ref, blobs, text, None, str(error))
+    return Output(ref, blobs, text, back, None)
 
 
 def open_output_case(run: Run, path: str) -> Parking:

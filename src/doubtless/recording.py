@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import Frame, Run
 from .errors import Moved, StaleEpoch, StoreUnavailable
-from .events import ASKING, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump
+from .events import ASKING, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, done_row, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying, spill_result, unstored
 from .latenews import late_result
@@ -52,11 +52,9 @@ def settled_rows(
     now = run.runtime.store.now()
     error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
     began = started.wall if effect == Effect.READ else None
-    settled = draft(
-        run.task_id, Kind.STEP_SETTLED, now, step_seq=step_seq, path=path, step_name=name, status=StepStatus.DONE, attempt=number,
-        effect_class=Effect.READ if effect == Effect.READ else None, output_ref=output.ref, error=error, started_at=began,
-        finished_at=now.wall, epoch=run.log.epoch, data=key_data(once),
-    )  # fmt: skip
+    settled = done_row(run.task_id, now, step_seq, path, name, number, output.ref, error, run.log.epoch, began)
+    if once is not None:
+        settled = settled._replace(data=dump({"once": once}))
     if path[0] == UNDO:
         return [settled, undone_row(run.task_id, path, run.log.origins[path], now, run.log.epoch)]
     if output.fault is None:

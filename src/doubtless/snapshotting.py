@@ -20,6 +20,9 @@ SHARE = 8
 snapshots together then cost what the log costs, not its square."""
 
 
+MANY = 512
+"""So many rows are kept whole before they are folded: folded one by one, after a sync each, they would cost twice as much."""
+
 CALLS_NEXT = (Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED)
 
 
@@ -69,8 +72,15 @@ class Snapshotting:
 
     def saw(self, rows: Sequence[Event], digest: bytes) -> None:
         """Note rows that were appended, by the owner or by others; `digest` is the hash of the last one."""
+        if self.broken:
+            return
         self.later.extend(rows)
         self.digest = digest
+        if len(self.later) >= MANY:
+            try:
+                self.fold_later()
+            except Exception as error:  # noqa: BLE001  a cache: what is wrong with it is not the task's fault
+                self.give_up(error)
         for row in rows:
             if row.kind == Kind.STEP_SETTLED:
                 self.settled += 1
@@ -104,9 +114,7 @@ class Snapshotting:
             return
         self.settled = 0
         try:
-            if self.later:
-                self.fold.take(self.later, self.digest)
-                self.later.clear()
+            self.fold_later()
             restored = None
             if state is not None:
                 if self.fold.open or self.fold.reached_back or any(path[0] == UNDO for path in self.fold.settled):
@@ -115,8 +123,7 @@ class Snapshotting:
                 restored = Restored(state if isinstance(state, str) else state(), places)
             snapshot = snapshot_of(self.task_id, self.fold, restored, self.plan.state)
         except Exception as error:  # noqa: BLE001  a cache: what is wrong with it is not the task's fault
-            self.broken = True
-            self.say("cannot be made", error)
+            self.give_up(error)
             return
         try:
             self.store.put_snapshot(snapshot, before=self.good)
@@ -126,6 +133,18 @@ class Snapshotting:
         self.good = snapshot.event_seq
         if restored is not None:
             self.fold.settled, self.fold.tries, self.fold.floor = {}, {}, restored.places
+
+    def fold_later(self) -> None:
+        """Take in what was appended since: of settled steps only the outline is kept."""
+        if self.later:
+            self.fold.take(self.later, self.digest)
+            self.later.clear()
+
+    def give_up(self, error: Exception) -> None:
+        """Make no more snapshots of this task in this claim."""
+        self.broken = True
+        self.later.clear()
+        self.say("cannot be made", error)
 
     def say(self, what: str, error: Exception) -> None:
         """Say once for each kind of trouble that a snapshot is missing: the log has everything."""

@@ -44,6 +44,7 @@ class OpenCase(NamedTuple):
 WHOLE = frozenset({Kind.CASE_OPENED, Kind.CASE_SETTLED, Kind.CANCEL_REQUESTED, Kind.EVENT_RECEIVED})
 """The kinds whose rows `TaskFold.keep` needs whole, wherever they stand in the log; also rows of status compensating."""
 
+_INTENDED = Kind.STEP_INTENDED.value
 _FIRST = frozenset({Kind.STEP_INTENDED, Kind.ATTEMPT_STARTED, Kind.ATTEMPT_ENDED, Kind.STEP_SETTLED})
 
 
@@ -112,10 +113,16 @@ class TaskFold:
 
     def take_row(self, row: Event) -> None:
         """Fold one row; its place is noted by the caller."""
+        path = row.path
+        if row.kind == _INTENDED and path is not None and path not in self.open and path not in self.settled and not self.floor:
+            self.open[path] = [row]  # the rules below say the same of it, in four times the time
+            if row.step_seq is not None and row.step_seq > self.steps_seen:
+                self.steps_seen = row.step_seq
+            return
         if needs_keeping(row):
             self.keep(row)
-        if row.path is not None:
-            self.take_step(row, row.path)
+        if path is not None:
+            self.take_step(row, path)
         elif row.kind == Kind.TASK_CLAIMED:
             self.take_claim(row)
 

@@ -80,7 +80,7 @@ def read_at_resume(release: Releases, world: World, count: int, snapshot_every: 
     outline = app.store.outline
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        found = outline(*args, **kwargs)
+        found = list(outline(*args, **kwargs))
         read[0] += len(found)
         return found
 

@@ -53,7 +53,7 @@ def test_an_outline_has_the_columns_of_its_rows(begin: Begin, store: Store, cloc
     wanted = [Outline._make(getattr(row, name) for name in Outline._fields) for row in rows]
     assert [row.kind for row in rows[-3:]] == [Kind.STEP_INTENDED, Kind.STEP_SETTLED, Kind.STEP_SETTLED]
     wanted[-3:-1] = [wanted[-3]._replace(kind=INTENDED), wanted[-2]._replace(kind=DONE)]
-    assert store.outline("recon-1") == wanted
+    assert list(store.outline("recon-1")) == wanted
 
 
 @only_sqlite

@@ -7,7 +7,7 @@ an old owner adds (answers, cancel, freeze, evidence) needs no epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..events import Event, Instant
@@ -255,8 +255,14 @@ class Store(Protocol):
     def rows_at(self, task_id: str, seqs: Sequence[int]) -> list[Event]:
         """The task's rows at these places, in order; a place without a row is left out."""
 
-    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
-        """The rows in order, with the columns that replay needs; after a place with `after`."""
+    def outline(self, task_id: str, *, after: int = 0) -> Iterator[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after`.
+
+        They are read in pieces, as they are needed: together a prefix of the log, up to some moment before the end of it.
+        """
+
+    def next_rows(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
+        """What `rows` gives, read in pieces as they are needed; from the first row on, each is checked before it is given."""
 
     def rows_of(self, task_id: str, kinds: Sequence[str]) -> list[Event]:
         """The task's rows of these kinds, in order."""

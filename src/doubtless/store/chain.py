@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -74,6 +74,17 @@ def follow(task_id: str, rows: Iterable[Linked], link: Link, tail: Link | None) 
     if tail is not None and seq < tail[0]:
         raise StoreDamaged(f"task {task_id}: its log ends at row {seq}, and had row {tail[0]}", hint=HINT, task=task_id)
     return seq, digest
+
+
+def followed(task_id: str, rows: Iterable[Event], tail: Link | None) -> Iterator[Event]:
+    """A task's rows from the first one on, each once it is known to be chained to those before it. Raises: StoreDamaged."""
+    link = START
+    for row in rows:
+        link = follow(task_id, links_of((row,)), link, None)
+        if tail is not None and link[0] == tail[0] and link[1] != tail[1]:
+            refuse(task_id, link[0])
+        yield row
+    follow(task_id, (), link, tail)
 
 
 def check_last(last: Event, tail: Link | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, cast
 
 from .. import host
@@ -445,13 +445,12 @@ class PostgresStore(Reading):
 
     _event = staticmethod(event_of)
 
-    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
-        """The rows in order, with the columns that replay needs; after a place with `after`."""
-        rows = self._link.all(self._queries["outline"], (task_id, after))
-        plain = [
-            row if row[5] is None or row[5][:7] == "inline:" else (*row[:5], ref_in(row[5]), *row[6:]) for row in rows
-        ]
-        return cast("list[Outline]", plain)
+    def outline(self, task_id: str, *, after: int = 0) -> Iterator[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after` (`base.Store.outline`)."""
+        for piece in self._pieces("outline", task_id, after):
+            for row in piece:
+                plain = row if row[5] is None or row[5][:7] == "inline:" else (*row[:5], ref_in(row[5]), *row[6:])
+                yield cast("Outline", plain)
 
     def notified(self, case_id: str) -> None:
         """Note that the hooks have taken this open case (`base.Store.notified`)."""

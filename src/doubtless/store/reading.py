@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol, cast
 
-from ..events import TERMINAL, Event, TaskStatus, row_hash, upcast
+from ..events import COLUMNS, TERMINAL, Event, TaskStatus, row_hash, upcast
 from ..snapshots import Snapshot, fault_of, is_well_formed
 from .base import CaseRow, Head, KeyRow, Outline
-from .chain import KEPT, START, Linked, as_events, as_head, check_last, check_pairs, follow, links_of
+from .chain import KEPT, START, Linked, as_events, as_head, check_last, check_pairs, follow, followed, links_of
 from .refusals import unknown
 
 Row = tuple[Any, ...]
+
+PIECE = 500
+"""How many rows of a long log are read at once."""
+
+EVENT_SEQ = COLUMNS.index("event_seq")
 
 
 class Source(Protocol):
@@ -42,6 +48,25 @@ class Reading:
             follow(task_id, links_of(rows), START, tail)
         return rows
 
+    def next_rows(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
+        """The task's rows in order, read in pieces, as they are needed (`base.Store.next_rows`)."""
+        if after:
+            return self._next_rows(task_id, after)
+        return followed(task_id, self._next_rows(task_id, 0), self._tail(task_id))
+
+    def _next_rows(self, task_id: str, after: int) -> Iterator[Event]:
+        for piece in self._pieces("next_rows", task_id, after, EVENT_SEQ):
+            yield from as_events(piece, self._event)
+
+    def _pieces(self, name: str, task_id: str, after: int, seq: int = 0) -> Iterator[list[Row]]:
+        """The rows of a query after a place, piece by piece: a long log is never in memory whole. `seq`: the place's column."""
+        while True:
+            piece = self._link.all(self._queries[name], (task_id, after, PIECE))
+            yield piece
+            if len(piece) < PIECE or not isinstance(piece[-1][seq], int) or piece[-1][seq] <= after:
+                return  # the end; or a damaged file, which would be read round and round
+            after = piece[-1][seq]
+
     def _events(self, name: str, args: Sequence[Any]) -> list[Event]:
         return as_events(self._link.all(self._queries[name], args), self._event)
 
@@ -57,7 +82,7 @@ class Reading:
 
     def _links(self, task_id: str, after: int) -> Iterable[Linked]:
         """What `follow` looks at, of a task's rows after a place."""
-        return links_of(self._events("rows", (task_id, after)))
+        return links_of(self._next_rows(task_id, after))
 
     def _assure(self, task_id: str) -> None:
         """Before some rows of a task are believed, its chain is checked once in this process."""
@@ -87,10 +112,10 @@ class Reading:
         self._assure(task_id)
         return self._events("rows_of_kinds", (task_id, json.dumps(list(kinds))))
 
-    def outline(self, task_id: str, *, after: int = 0) -> list[Outline]:
-        """The rows in order, with the columns that replay needs; after a place with `after`."""
-        rows = self._link.all(self._queries["outline"], (task_id, after))
-        return cast("list[Outline]", rows)  # plain tuples: naming 20,000 of them costs a quarter of a resume
+    def outline(self, task_id: str, *, after: int = 0) -> Iterator[Outline]:
+        """The rows in order, with the columns that replay needs; after a place with `after` (`base.Store.outline`)."""
+        rows = chain.from_iterable(self._pieces("outline", task_id, after))
+        return cast("Iterator[Outline]", rows)  # plain tuples: naming 20,000 of them costs a quarter of a resume
 
     def first(self, task_id: str) -> Event:
         """The task's first row, its TaskAccepted. Raises: UnknownTask."""

@@ -168,6 +168,15 @@ WHERE task_id = $1
   AND event_seq > $2
 ORDER BY event_seq
 
+-- name: next_rows
+-- One read: the rows after a place, so many of them at most; a log is read in such pieces, each behind the one before.
+SELECT {{columns}}
+FROM {{schema}}.events
+WHERE task_id = $1
+  AND event_seq > $2
+ORDER BY event_seq
+LIMIT $3
+
 -- name: rows_of_kinds
 -- One read: a consistent prefix of the log.
 SELECT {{columns}}
@@ -200,7 +209,7 @@ FROM {{schema}}.events
 WHERE (task_id, event_seq) IN (SELECT place, seq FROM unnest($1::text[], $2::bigint[]) AS asked (place, seq))
 
 -- name: outline
--- One read: a consistent prefix of the log. Two kinds of rows are nearly all that a long task has; they are said in one letter:
+-- One read of so many rows at most. Two kinds of rows are nearly all that a long task has; they are said in one letter:
 -- an intent, and a step that was settled as done with nothing more to say.
 SELECT
   event_seq,
@@ -220,6 +229,7 @@ FROM {{schema}}.events
 WHERE task_id = $1
   AND event_seq > $2
 ORDER BY event_seq
+LIMIT $3
 
 -- name: tail
 -- One read: of the store's own task, which has no head, the meta row says it.

@@ -246,6 +246,15 @@ WHERE task_id = ?1
   AND event_seq > ?2
 ORDER BY event_seq
 
+-- name: next_rows
+-- One read: the rows after a place, so many of them at most; a log is read in such pieces, each behind the one before.
+SELECT {{columns}}
+FROM events
+WHERE task_id = ?1
+  AND event_seq > ?2
+ORDER BY event_seq
+LIMIT ?3
+
 -- name: rows_of_kinds
 -- One read: a consistent prefix of the log.
 SELECT {{columns}}
@@ -255,7 +264,7 @@ WHERE task_id = ?1
 ORDER BY event_seq
 
 -- name: links
--- One read: of each row its place, the hash that it has of the one before, and the text that its own hash is of.
+-- One read of so many rows at most: of each row its place, the hash that it has of the one before, and the text that its own hash is of.
 SELECT event_seq, prev_hash, CAST(concat(
   {{whole_row}}
 ) AS BLOB)
@@ -263,6 +272,7 @@ FROM events
 WHERE task_id = ?1
   AND event_seq > ?2
 ORDER BY event_seq
+LIMIT ?3
 
 -- name: rows_of_step
 -- One read: a consistent prefix of the log.
@@ -282,7 +292,7 @@ WHERE task_id = ?1
 ORDER BY event_seq
 
 -- name: outline
--- One read: a consistent prefix of the log. Two kinds of rows are nearly all that a long task has; they are said in one letter:
+-- One read of so many rows at most. Two kinds of rows are nearly all that a long task has; they are said in one letter:
 -- an intent, and a step that was settled as done with nothing more to say.
 SELECT
   event_seq,
@@ -302,6 +312,7 @@ FROM events
 WHERE task_id = ?1
   AND event_seq > ?2
 ORDER BY event_seq
+LIMIT ?3
 
 -- name: first
 -- One read: the first row, and the one that is chained to it.
