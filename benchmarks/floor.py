@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -82,15 +82,61 @@ class Floor:
         return json.loads(output)
 
 
-def read_back(connection: apsw.Connection, task: str) -> int:
-    """Read and decode the inputs and outputs of a task's finished steps, in one query over the product's own rows."""
+Finished = dict[str, tuple[str, bytes | None, str, Any, str | None]]
+"""Of each finished step, by its place: name, input hash, status, output, error."""
+
+
+def finished_steps(rows: Iterable[tuple[Any, ...]]) -> int:
+    """What a resume by hand does first: read the rows, decode their contents, know which steps are finished, and with what.
+
+    It hashes and compares nothing and runs no task code. How many are finished.
+    """
+    begun: dict[str, tuple[bytes | None, Any]] = {}
+    finished: Finished = {}
+    for kind, path, name, status, digest, given, made, error in rows:
+        if kind == "StepIntended":
+            begun[path] = digest, json.loads(given[7:])  # after "inline:"
+        elif kind == "StepSettled":
+            digest, _ = begun.pop(path, (digest, None))
+            finished[path] = name, digest, status, None if made is None else json.loads(made[7:]), error
+    return len(finished)
+
+
+def without_inputs(rows: Iterable[tuple[Any, ...]]) -> int:
+    """The same, but inputs are not read: their hashes are."""
+    begun: dict[str, bytes | None] = {}
+    finished: Finished = {}
+    for kind, path, name, status, digest, made, error in rows:
+        if kind == "StepIntended":
+            begun[path] = digest
+        elif kind == "StepSettled":
+            digest = begun.pop(path, digest)
+            finished[path] = name, digest, status, None if made is None else json.loads(made[7:]), error
+    return len(finished)
+
+
+def contents_only(rows: Iterable[tuple[Any, ...]]) -> int:
+    """Inputs and outputs are decoded and thrown away: of which step they are, and whether it is finished, nobody knows then."""
     count = 0
-    for given, made in connection.execute(
-        "SELECT input_ref, output_ref FROM events WHERE task_id = ? AND path IS NOT NULL ORDER BY event_seq", (task,)
-    ):
+    for given, made in rows:
         if given is not None:
-            json.loads(given[7:])  # after "inline:"
+            json.loads(given[7:])
         if made is not None:
             json.loads(made[7:])
             count += 1
     return count
+
+
+WAYS: dict[str, tuple[str, Callable[[Any], int]]] = {
+    "whole": ("kind, path, step_name, status, input_hash, input_ref, output_ref, error", finished_steps),
+    "without inputs": ("kind, path, step_name, status, input_hash, output_ref, error", without_inputs),
+    "contents only": ("input_ref, output_ref", contents_only),
+}
+"""How much of a task's rows is read by hand, and by what: the first is the floor of a resume, the others do less."""
+
+
+def read_back(connection: apsw.Connection, task: str, way: str = "whole") -> int:
+    """Read a task's finished steps out of the product's own rows, in one query; how many there are."""
+    columns, read = WAYS[way]
+    sql = f"SELECT {columns} FROM events WHERE task_id = ? AND path IS NOT NULL ORDER BY event_seq"
+    return read(connection.execute(sql, (task,)))

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from floor import dump
+from floor import WAYS, dump
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -75,14 +75,8 @@ class PostgresFloor:
         self.connection.close()
 
 
-def read_back(connection: psycopg.Connection[Any], schema: str, task: str) -> int:
-    """Read and decode the inputs and outputs of a task's finished steps, in one query over the product's own rows."""
-    count = 0
-    sql = f'SELECT input_ref, output_ref FROM "{schema}".events WHERE task_id = $1 AND path IS NOT NULL ORDER BY event_seq'
-    for given, made in connection.execute(sql.encode(), (task,), binary=True):
-        if given is not None:
-            json.loads(given[7:])  # after "inline:"
-        if made is not None:
-            json.loads(made[7:])
-            count += 1
-    return count
+def read_back(connection: psycopg.Connection[Any], schema: str, task: str, way: str = "whole") -> int:
+    """The same as `floor.read_back`, of rows in PostgreSQL."""
+    columns, read = WAYS[way]
+    sql = f'SELECT {columns} FROM "{schema}".events WHERE task_id = $1 AND path IS NOT NULL ORDER BY event_seq'
+    return read(connection.execute(sql.encode(), (task,), binary=True))

@@ -16,10 +16,15 @@ from postgres_floor import read_back as read_back_postgres
 from sections import table
 
 LIMIT = 1.5
+LESS = (
+    ("ours", "without inputs", "… beside less by hand: the inputs are not read"),
+    ("ours", "contents only", "… beside less by hand: contents decoded, no steps known"),
+    ("anew", "floor", "… in a new process that goes on: the whole chain of the log is checked, too"),
+)
 
 
 def measured(ground: Ground) -> str:
-    """A resume with so many finished write steps, with and without snapshots, and an agent's."""
+    """A resume with so many finished write steps, with and without snapshots, beside each way by hand, and an agent's."""
     rows = []
     for store in ground.stores:
         for finished, every in ((100, None), (1_000, None), *(() if ground.quick else ((10_000, None), (10_000, 100)))):
@@ -29,6 +34,8 @@ def measured(ground: Ground) -> str:
             limit = held(ratio, LIMIT) if finished == 10_000 and every is None else ""
             name = f"{SHOWN[store]}: {finished:,} finished write steps{how}, per step"
             rows.append([name, f"{turns.median('ours'):.1f}", f"{turns.median('floor'):.1f}", f"{ratio:.2f}", limit])
+            if finished == 10_000 and every is None:
+                rows += [_beside(turns, *one) for one in LESS]
     short, long = (100, 400) if ground.quick else (100, 2_000)
     turns = _agent(ground, short, long)
     ratio = turns.ratio("ours", "floor")
@@ -62,22 +69,34 @@ def _resume(ground: Ground, store: str, finished: int, every: int | None) -> Tur
     def by_hand() -> None:
         assert back() == finished
 
+    def anew() -> None:
+        app.store._chained.clear()  # type: ignore[attr-defined]  # what a new process does not know
+        run()
+
     works = {
         "ours": lambda: seconds(run) / finished * 1e6,
         "floor": lambda: seconds(by_hand) / finished * 1e6,
     }
+    if finished == 10_000 and every is None:
+        works["without inputs"] = lambda: seconds(lambda: back("without inputs")) / finished * 1e6
+        works["contents only"] = lambda: seconds(lambda: back("contents only")) / finished * 1e6
+        works["anew"] = lambda: seconds(anew) / finished * 1e6
     turns = take_turns(works, 5 if ground.quick else {100: 41, 1_000: 31}.get(finished, 15))
     app.close()
     return turns
 
 
-def _read_back(ground: Ground, store: str, app: Any) -> Callable[[], int]:
+def _beside(turns: Turns, ours: str, floor: str, name: str) -> list[str]:
+    return [name, f"{turns.median(ours):.1f}", f"{turns.median(floor):.1f}", f"{turns.ratio(ours, floor):.2f}", ""]
+
+
+def _read_back(ground: Ground, store: str, app: Any) -> Callable[..., int]:
     if store == "sqlite":
         reader = apsw.Connection(app.store.path)
-        return lambda: read_back(reader, TASK_ID)
+        return lambda way="whole": read_back(reader, TASK_ID, way)
     assert ground.cluster is not None
     connection = psycopg.connect(ground.cluster.plain, autocommit=True, cursor_factory=psycopg.RawCursor)
-    return lambda: read_back_postgres(connection, app.store.place.schema, TASK_ID)
+    return lambda way="whole": read_back_postgres(connection, app.store.place.schema, TASK_ID, way)
 
 
 def _agent(ground: Ground, short: int, long: int) -> Turns:

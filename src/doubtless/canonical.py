@@ -69,8 +69,8 @@ def encode(value: object, *, where: str = "value") -> str:
 # ---------------------------------------------------------------- decode
 
 
-def decode(text: str) -> Any:
-    """Read a canonical text back.
+def decode(text: str, start: int = 0) -> Any:
+    """Read a canonical text back, from a place in it on.
 
     Shapes: numbers, dates and the other scalars have their types again; an enum is its value, a dataclass or model a dict,
     a tuple a list. What an annotation says beyond that, `restore.restorer` gives back.
@@ -79,9 +79,9 @@ def decode(text: str) -> Any:
     """
     try:
         try:
-            tree, end = _scan(text, 0)
+            tree, end = _scan(text, start)
         except ValueError:  # an int with more digits than the interpreter reads by itself, or no JSON
-            tree, end = _scan_any_size(text, 0)
+            tree, end = _scan_any_size(text, start)
         if end != len(text):
             raise ValueError("more text after the value")
         # A quote inside a string is escaped: these characters are the beginning of a tag, and nothing else.

@@ -61,13 +61,13 @@ def replayed(run: Run, definition: StepDefinition | None, path: str, settled: Se
     name, _, status, ref, failure = settled
     if failure is None and ref is not None:
         if ref.__class__ is str and ref[:7] == "inline:":
-            text = ref[7:]
+            value = decode(ref, 7)
         else:
             try:
                 text = run.runtime.content.get(ref)
             except StoreError as unread:  # here task code listens: it must not take this for the step's failure, and go on
                 raise run.broken(unread) from unread
-        value = decode(text)
+            value = decode(text)
         restore = None if definition is None else definition.restore_return
         if restore is not None:
             try:

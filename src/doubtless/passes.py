@@ -440,7 +440,7 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
         this.undriven[path] = definition.name
         return acall_step(this, definition, path, given)
     settled = this.log.settled.pop(path, None)  # as `enter` does, without a frame more: this is what a replay is made of
-    if settled is None or settled.input_hash != given.digest or settled.name != definition.name:
+    if settled is None or settled[1] != given.digest or settled[0] != definition.name:
         settled = this.meet(definition, path, given, settled)
         if settled is None:
             return drive_place(scope, definition, path, given)

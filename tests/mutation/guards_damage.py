@@ -5,6 +5,7 @@ from __future__ import annotations
 STORE = "store/test_damage.py::test_"
 FILE = "store/test_sqlite_damage.py::test_"
 TASK = "tasks/test_tasks_damage.py::test_"
+PIECES = "store/test_pieces.py::test_"
 ADDED = STORE + "a_row_that_somebody_added_to_a_task_at_rest_is_known_as_its_last_one"
 
 DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -175,5 +176,43 @@ DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "        except StoreDamaged as error:  # it hides no other task's",
         "        except ZeroDivisionError as error:",
         (TASK + "a_task_whose_log_is_damaged_is_in_the_inbox_and_hides_no_other",),
+    ),
+    (
+        "a log that is longer than a piece is read to its end",
+        "store/reading.py",
+        "if len(piece) < PIECE or not isinstance(piece[-1][seq], int) or piece[-1][seq] <= after:",
+        "if True:",
+        (PIECES + "a_log_that_is_longer_than_a_piece_is_read_to_its_end_and_in_order",),
+    ),
+    (
+        "a damaged file whose rows go round is not read for ever",
+        "store/reading.py",
+        "if len(piece) < PIECE or not isinstance(piece[-1][seq], int) or piece[-1][seq] <= after:",
+        "if len(piece) < PIECE:",
+        (PIECES + "rows_that_go_round_in_a_damaged_file_end",),
+    ),
+    (
+        "rows that are read from the first one on are checked as they are read",
+        "store/reading.py",
+        "        if after:\n            return self._next_rows",
+        "        if True:\n            return self._next_rows",
+        (PIECES + "a_changed_row_is_found_in_whatever_piece_it_lies",),
+    ),
+    (
+        "a long log is never in memory as a whole",
+        "store/reading.py",
+        "(task_id, after, PIECE))\n            yield piece",
+        "(task_id, after, 1 << 40))\n            yield piece",
+        (PIECES + "no_read_of_a_load_gives_more_rows_than_a_piece_has",),
+    ),
+    (
+        "between two snapshots rows are folded before there are many",
+        "snapshotting.py",
+        "if len(self.later) >= MANY:",
+        "if len(self.later) >= 1 << 40:",
+        (
+            "snapshots/test_snapshots_tasks.py::"
+            "test_between_two_snapshots_only_a_few_rows_are_kept_whole_and_the_snapshot_is_the_same",
+        ),
     ),
 )

@@ -14,6 +14,7 @@ from snapshot_ground import Ground, expected, once_each
 
 from doubtless import Doubtless, StepTableError
 from doubtless.snapshots import FORMAT, Snapshot, digest_of
+from doubtless.snapshotting import Snapshotting
 
 
 def test_without_snapshot_every_there_is_no_snapshot(ground: Ground, begun_at: list[int]) -> None:
@@ -297,3 +298,44 @@ def test_a_snapshot_every_that_is_no_number_of_steps_is_a_fault(every: Any) -> N
     assert "snapshot_every" in app.check()[0]
     with pytest.raises(StepTableError):
         app.run(reconcile, "t")
+
+
+def test_between_two_snapshots_only_a_few_rows_are_kept_whole_and_the_snapshot_is_the_same(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("doubtless.snapshotting.MANY", 4)
+    saw = Snapshotting.saw
+
+    def counting(self: Snapshotting, *args: Any) -> None:
+        saw(self, *args)
+        kept.append(len(self.later))
+
+    monkeypatch.setattr(Snapshotting, "saw", counting)
+    ground.stopped(ground.app(every=9), at=10)
+    assert max(kept) <= 4 < len(kept)
+    assert len(ground.snapshots()) == 1
+    assert ground.app(every=9).verify() == []
+
+
+def test_after_a_snapshot_that_could_not_be_made_no_rows_are_kept_for_the_next(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("doubtless.snapshotting.MANY", 4)
+    saw = Snapshotting.saw
+
+    def counting(self: Snapshotting, *args: Any) -> None:
+        saw(self, *args)
+        kept.append(len(self.later))
+
+    def broken(self: object, rows: object, digest: bytes) -> None:
+        raise KeyError("a fold that cannot be made")
+
+    monkeypatch.setattr(Snapshotting, "saw", counting)
+    app = ground.app(every=9)
+    monkeypatch.setattr("doubtless.snapshotting.TaskFold.take", broken)
+    assert app.run(app.declared_tasks["reconcile"], task_id="t") == expected()
+    assert kept[-1] == 0 and max(kept) < 4 + 2
+    assert capsys.readouterr().err.count("a snapshot of task t cannot be made") == 1
+    assert ground.world.counts() == once_each()
