@@ -49,8 +49,8 @@ def per_step(work: Callable[[int], object], numbers: Sequence[int]) -> float:
 
 
 def us(value: float) -> str:
-    """Microseconds, as a table shows them."""
-    return f"{value:,.0f}"
+    """Microseconds, as a table shows them; of who failed there is nothing to show."""
+    return f"{value:,.0f}" if value < float("inf") else "failed"
 
 
 def held(value: float, limit: float, *, least: bool = False) -> str:

@@ -68,7 +68,7 @@ class Peer:
             self.end()
             raise
 
-    def ask(self, work: str, *, patience: float = 300, **how: int) -> float:
+    def ask(self, work: str, *, patience: float = 90, **how: int) -> float:
         """Have it do some work; the seconds that it took. Raises: Unavailable."""
         self.send(work, **how)
         return self._answer(patience)
@@ -81,7 +81,7 @@ class Peer:
         except OSError as error:
             raise Unavailable(f"its process has ended: {self._said()}") from error
 
-    def taken(self, patience: float = 300) -> float:
+    def taken(self, patience: float = 90) -> float:
         """The seconds that it took."""
         return self._answer(patience)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from doubtless import injected
 from ground import SHOWN, TASK_ID, Ground
-from measuring import Turns, seconds, take_turns
+from measuring import Turns, seconds, take_turns, us
 from one_task import said_of
 from others import asked
 from sections import table
@@ -90,4 +90,4 @@ def _write(ground: Ground, store: str, size: int, steps: int, peers: dict[str, C
 
 
 def ms(value: float) -> str:
-    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,.2f}" if value < 100 else us(value)
