@@ -73,6 +73,20 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (LOOP + "the_thread_that_commits_for_a_loop_ends_when_there_is_nothing_to_do",),
     ),
     (
+        "a shorter timeout that begins later is looked at in its time",
+        "turns.py",
+        "        if at < self._at:",
+        "        if self._at == inf:",
+        ("tasks/test_loop_times.py::test_of_calls_side_by_side_each_is_given_up_at_its_own_time",),
+    ),
+    (
+        "a call that has ended is forgotten by its loop's timer",
+        "turns.py",
+        "        self._ends.pop(wake, None)",
+        "        pass",
+        ("tasks/test_loop_times.py::test_calls_that_have_ended_leave_one_timer_and_nothing_to_look_at",),
+    ),
+    (
         "PostgreSQL: threads share the statement of whoever comes next",
         "store/postgres.py",
         "if not self._sharing.turn.acquire(False):",
