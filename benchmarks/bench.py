@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -59,6 +60,7 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in SECTIONS]:
         parser.error(f"there is no section {unknown[0]!r}: {', '.join(SECTIONS)}")
     failed = 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was begun is ended
     with tempfile.TemporaryDirectory(prefix="doubtless-bench-", dir=told.folder, ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)  # the PostgreSQL server may be another user's
         with cluster(folder) as server:

@@ -14,6 +14,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -413,6 +414,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--page", type=Path, help="the page whose section is written; default: print it")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was begun is ended
     folder = tempfile.mkdtemp(prefix="growth-", dir=options.folder)
     os.chmod(folder, 0o755)
     free = shutil.disk_usage(folder).free
