@@ -20,6 +20,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 GUARANTEES = read(TEXT)
 
 NO_EVIDENCE = {
+    "tests/docs/test_benchmarks.py": "it is about how figures are measured",
     "tests/docs/test_docs_run.py": "it is about the docs",
     "tests/docs/test_guarantees.py": "it is this one",
     "tests/people/test_cases_map.py": "it is about the map of the cases",
