@@ -133,9 +133,13 @@ def parked(app: Doubtless, first: int, last: int) -> None:
     until(lambda: sum(head.status in ("waiting", "needs_human") and head.owner is None for head in app.tasks()) == last, "the wait")
 
 
+ENDING = ("doubtless-worker:", "doubtless:", "doubtless-commits")
+"""Threads of runs, and the one that commits for the event loop, which ends a second after the last commit."""
+
+
 def cost(store: Any) -> tuple[int, int]:
     """How many connections and threads there are, once the runs are over."""
-    until(lambda: not [each for each in threading.enumerate() if each.name.startswith(("doubtless-worker:", "doubtless:"))], "the end of the runs")
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith(ENDING)], "the end of the runs")
     connections = 0
     if isinstance(store, PostgresStore):
         with psycopg.connect(store.place.conninfo, application_name="counting") as other:
