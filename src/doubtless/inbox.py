@@ -336,7 +336,8 @@ def check_answer(case: Case, answer: AnyAnswer, by: str, shown: str, why: str = 
         raise AnswerRefused("an answer needs a name: who says so?", hint="by=… (--by on the command line)", case=case.id)
     if len(shown) < 8 or not case.hash.startswith(shown.lower()):
         raise CaseChanged(
-            f"case {case.id} has new evidence since it was shown ({shown or 'nothing'}); your answer was not taken",
+            f"case {case.id} is not what was shown ({shown or 'nothing'}): it has new evidence since, or another hash was given; "
+            "your answer was not taken",
             hint=f"look at it again: doubtless inbox {case.id} --store URL",
             case=case.id,
             hash=case.hash,
@@ -465,5 +466,9 @@ def given_output(runtime: Runtime, case: Case, value: Any) -> tuple[str | bytes 
         return ref, [] if blob is None else [blob]
     output = store_output(runtime, definition, value)
     if output.fault is not None:
-        raise AnswerRefused(f"this output does not do for {case.step}: {output.fault}", case=case.id)
+        raise AnswerRefused(
+            f"this output does not do for {case.step}: {output.fault}; your answer was not taken",
+            hint="give what the step would have returned: output=… (--output JSON on the command line)",
+            case=case.id,
+        )
     return output.ref, list(output.blobs)

@@ -259,6 +259,6 @@ def _tell(row: Event) -> str:
             why = f" ({data['why']})" if data.get("why") else ""
             return f"case {data['case_id']} {who} by {data['by']}{why}"
         case Kind.TASK_CLAIMED:
-            return "its owner had died: what was in flight is in doubt" if data.get("was") else ""
+            return "its owner was gone: what was in flight is in doubt" if data.get("was") else ""
         case _:
             return ""

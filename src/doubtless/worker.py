@@ -40,6 +40,8 @@ STRANGERS = 30.0
 DAMAGED = 60.0
 """Seconds before a task that could not be read, because it is damaged, is tried again."""
 
+BLIND = "; nothing is claimed until a look succeeds, it tries again"
+
 
 class Worker:
     """Runs the store's tasks in this process, `concurrency` at a time: async ones on one event loop, sync ones in threads.
@@ -80,6 +82,7 @@ class Worker:
         self._deaf: Callable[[], None] | None = None
         self._strangers_at: float | None = None
         self._setback = Setback()
+        self._blind = False
         self._tried: dict[str, int] = {}
         self._damaged: dict[str, float] = {}  # tasks that could not be read, and when that was found
 
@@ -144,8 +147,9 @@ class Worker:
                 if not begun:
                     self._look_for_strangers()
                     until = self._next()
+                self._looked()
             except Exception as error:  # noqa: BLE001  a store that is busy or away now may be there at the next look
-                self._note(error)
+                self._note(error, blind=True)
             longest = max(POLL, self.longest or (UNTOLD if self._deaf is None else TOLD))
             pause = POLL if begun else min(pause * 1.5, longest)
             jittered = self._jittered(pause)
@@ -330,10 +334,18 @@ class Worker:
         self._ended.set()
         self._wake.set()
 
-    def _note(self, error: BaseException) -> None:
-        if not self.errors or str(self.errors[-1]) != str(error):
-            self.say(f"{type(error).__name__}: {error}")
+    def _note(self, error: BaseException, *, blind: bool = False) -> None:
+        """Keep an error, and say it unless it was the last one. `blind`: for it no look came about; each such time is said."""
+        if not self.errors or str(self.errors[-1]) != str(error) or (blind and not self._blind):
+            self.say(f"{type(error).__name__}: {error}" + (BLIND if blind else ""))
         self.errors = [*self.errors[-99:], error]
+        self._blind |= blind
+
+    def _looked(self) -> None:
+        """Say that a look succeeds again."""
+        if self._blind:
+            self._blind = False
+            self.say("looks succeed again")
 
 
 class Loop:

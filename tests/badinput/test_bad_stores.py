@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from bad_ground import Clock, MakeApp, Trap, everything, says_what_to_type
 
 from doubtless import Doubtless
-from doubtless.errors import DoubtlessError, StoreDamaged, StoreRefused, StoreSuspect, UsageError
+from doubtless.errors import DoubtlessError, StoreDamaged, StoreRefused, StoreSuspect, StoreUnavailable, UsageError
 from doubtless.store import path_of
 from doubtless.store.sqlite import SqliteStore
 
@@ -105,6 +107,34 @@ def test_a_url_that_names_no_store_is_refused_with_one_that_does(make_app: MakeA
 
 
 # ---------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("command", ["migrate", "recover", "tasks", "worker"])
+def test_without_the_driver_every_command_on_postgresql_says_what_to_install(folder: Path, command: str) -> None:
+    hidden = folder / "hidden"
+    hidden.mkdir()
+    (hidden / "psycopg.py").write_text("raise ImportError('there is none')\n")
+    (hidden / "shop.py").write_text("from doubtless import Doubtless\napp = Doubtless('postgresql://db.invalid/orders')\n")
+    said = [command, "shop:app"] if command == "worker" else [command, "--store", "postgresql://db.invalid/orders"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("doubtless"), *said], capture_output=True, text=True, cwd=hidden, check=False,
+        env={**os.environ, "PYTHONPATH": str(hidden), "XDG_STATE_HOME": str(folder / "state")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (6, ""), done.stderr
+    assert "pip install 'doubtless[postgres]'" in done.stderr
+
+
+def test_a_postgresql_url_with_an_option_that_nobody_knows_is_refused_with_options_that_do(make_app: MakeApp, folder: Path) -> None:
+    """Nobody was asked: the advice is to look at the URL, not at the server."""
+    url = f"postgresql://db.invalid/orders?mark={folder}/mark&leese=PT5S"
+    refused(make_app(url), folder, StoreRefused, "leese", "docs/postgres.md", "?schema=doubtless")
+
+
+def test_where_no_connection_comes_about_the_url_is_named_as_a_reason_too(make_app: MakeApp, folder: Path) -> None:
+    url = f"postgresql://app:secret@127.0.0.1:1/orders?mark={folder}/mark"
+    error = refused(make_app(url), folder, StoreUnavailable, "the URL's host, role and database")
+    assert "secret" not in str(error)
+    assert "\n" not in str(error)
 
 
 def test_a_missing_directory_is_named_and_not_made(make_app: MakeApp, folder: Path) -> None:

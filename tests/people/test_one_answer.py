@@ -40,6 +40,16 @@ def test_the_second_answer_is_told_who_was_first_and_when(lost: Desk) -> None:
     assert len(lost.rows()) == rows
 
 
+def test_an_answer_without_the_output_that_the_step_gives_is_refused_with_how_to_give_it(lost: Desk) -> None:
+    case = lost.doubt()
+    rows = len(lost.rows())
+    with pytest.raises(AnswerRefused, match="your answer was not taken") as refused:
+        answer(lost.app, case, Happened(None))
+    assert "--output JSON" in (refused.value.hint or "")
+    assert len(lost.rows()) == rows
+    answer(lost.app, case, Happened({"id": "payment-1"}))
+
+
 def test_a_case_stays_settled_when_its_task_has_ended_so_that_deny_then_approve_runs_nothing(lost: Desk) -> None:
     """C73: a finished run is not resumed by a second, other answer; what is recorded is the first one."""
     case = lost.doubt()

@@ -10,8 +10,10 @@ from tasks_child import Program
 from tasks_ground import PATIENCE, Child, Deploys, World, kinds, raised, rows, settle, statuses, until
 
 from doubtless import Doubtless, Happened, NeedsHuman, TaskFrozen, TaskWaiting, UsageError
+from doubtless.errors import StoreUnavailable
 from doubtless.events import Kind
 from doubtless.testing import FakeClock
+from doubtless.worker import Worker
 
 
 @pytest.fixture
@@ -227,9 +229,10 @@ def test_stop_lets_runs_go_on_that_are_not_the_workers(app: Doubtless, world: Wo
 
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(app.run(task, "t")))
+    thread.start()
+    assert inside.wait(PATIENCE)  # before the worker looks: one that finds the task accepted and not yet claimed runs it itself
     with app.worker():
-        thread.start()
-        assert inside.wait(PATIENCE)
+        pass
     go_on.set()
     thread.join(PATIENCE)
     assert got == [[0, 1]]
@@ -356,6 +359,35 @@ def test_a_worker_goes_on_after_a_task_needs_a_person_fails_or_breaks(app: Doubt
     assert {case.kind for case in app.inbox().cases} == {"doubt", "code_error"}
     with pytest.raises(NeedsHuman):
         app.run(task, "lost", how="lost")
+
+
+def test_each_time_a_store_goes_away_a_worker_says_so_and_that_it_is_there_again(
+    app: Doubtless, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two outages with one message are two: whoever reads the log of the second one is told of it."""
+    task, said = paying(app, world), list[str]()
+    worker = Worker(app, say=said.append)
+    look, away = worker._claim_due, threading.Event()
+
+    def may_be_away() -> int:
+        if away.is_set():
+            raise StoreUnavailable("it is away")
+        return look()
+
+    monkeypatch.setattr(worker, "_claim_due", may_be_away)
+    with worker:
+        for n in (1, 2):
+            away.set()
+            worker.wake()
+            until(lambda n=n: len(said) == 2 * n - 1, "the word that it is away")
+            worker.wake()
+            until(lambda n=n: len(worker.errors) > 2 * n, "more looks that fail")
+            away.clear()
+            worker.wake()
+            until(lambda n=n: len(said) == 2 * n, "the word that it is there")
+        app.start(task, "t-1", n=1)
+        until(lambda: ended(app, "t-1"), "its end")
+    assert said == ["StoreUnavailable: it is away; nothing is claimed until a look succeeds, it tries again", "looks succeed again"] * 2
 
 
 def test_a_worker_without_concurrency_is_refused(app: Doubtless) -> None:

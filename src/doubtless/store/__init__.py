@@ -51,11 +51,15 @@ def _open_postgres(
     try:
         from .postgres import PostgresStore
     except ImportError as error:
-        raise StoreRefused(f"PostgreSQL stores need a driver: {error}", hint="pip install 'doubtless[postgres]'") from error
+        raise _no_driver(error) from error
     own_clock = not isinstance(getattr(clock, "__self__", None), SystemClock)  # a clock to turn is the store's clock too
     return PostgresStore(
         url, clock=clock, state=state, namespace=namespace, own_clock=own_clock, hooks=hooks, read_only=read_only
     )
+
+
+def _no_driver(error: ImportError) -> StoreRefused:
+    return StoreRefused(f"PostgreSQL stores need a driver: {error}", hint="pip install 'doubtless[postgres]'")
 
 
 def migrate_store(url: str, *, state: str, namespace: bytes | None = None) -> tuple[int, int]:
@@ -65,16 +69,20 @@ def migrate_store(url: str, *, state: str, namespace: bytes | None = None) -> tu
     """
     if url.partition("://")[0] not in POSTGRES:
         raise StoreRefused(f"{path_of(url)} needs no migration: a SQLite store is made at its first use", hint="just run a task")
-    from .pg.migrate import migrate
-
+    try:
+        from .pg.migrate import migrate
+    except ImportError as error:
+        raise _no_driver(error) from error
     return migrate(url, state=state, namespace=namespace)
 
 
 def recover_store(url: str, *, clock: Callable[[], Instant], state: str, accept: bool, by: str = "", why: str = "") -> Recovery:
     """Say why a store is refused, or go on with it in suspect mode (`recover.recover`, `pg.recover.recover`)."""
     if url.partition("://")[0] in POSTGRES:
-        from .pg.recover import recover as recover_postgres
-
+        try:
+            from .pg.recover import recover as recover_postgres
+        except ImportError as error:
+            raise _no_driver(error) from error
         return recover_postgres(url, clock=clock, state=state, accept=accept, by=by, why=why)
     from .recover import recover
 

@@ -342,4 +342,4 @@ def _settled(step: StepView, by: str | None) -> str:
     if by is None:
         return f"open: {step.status}"
     by = "a person" if by.startswith("a person") else by
-    return by if step.status in (StepStatus.DONE, StepStatus.COMPENSATED) else f"{step.status}: {by}"
+    return by if step.status in (StepStatus.DONE, StepStatus.COMPENSATED, by) else f"{step.status}: {by}"

@@ -53,6 +53,9 @@ MISSING = frozenset({"42883", "42P01", "3F000", "42703"})
 _READ_ONLY = "25006"
 
 
+AWAY = "check that the server runs and can be reached, then resume"
+
+
 class Refusal(Exception):
     """The database refused a statement, which has changed nothing. `code`: the reason (`postgres/0001.sql`)."""
 
@@ -62,10 +65,11 @@ class Refusal(Exception):
         self.said = said
 
 
-def as_store_error(error: psycopg.Error, doing: str, shown: str, *, written: bool | None = None) -> StoreError:
+def as_store_error(error: psycopg.Error, doing: str, shown: str, *, written: bool | None = None, hint: str = AWAY) -> StoreError:
     """What the driver's error means for the store's user, and what to do next."""
     code = error.sqlstate or ""
-    what = f"{doing}: {str(error).strip()} ({shown})"
+    said = "; ".join(line.strip() for line in str(error).strip().splitlines())
+    what = f"{doing}: {said} ({shown})"
     if code in MISSING:
         return StoreRefused(what, hint="the tables are not those of this version: doubtless migrate, or upgrade doubtless")
     if code == _READ_ONLY:
@@ -86,7 +90,7 @@ def as_store_error(error: psycopg.Error, doing: str, shown: str, *, written: boo
     if code in ("42501", "28000", "28P01"):
         return StoreRefused(what, hint="grant the role what docs/postgres.md lists")
     if not code or code[:2] in ("08", "57"):
-        return StoreUnavailable(what, hint="check that the server runs and can be reached, then resume", written=written)
+        return StoreUnavailable(what, hint=hint, written=written)
     return StoreError(what, hint="the schema refuses this row: a fault of doubtless or of who wrote it", written=written)
 
 
@@ -279,9 +283,15 @@ def connect(conninfo: str, shown: str, *, autocommit: bool = True) -> Connection
             client_encoding="utf8",
             **{name: value for name, value in _DEFAULTS.items() if f"{name}=" not in conninfo},
         )
+    except psycopg.ProgrammingError as error:  # nobody was called: the URL itself says something that the driver does not know
+        options = "its options are those of docs/postgres.md and the driver's, as in ?schema=doubtless&sslmode=require"
+        raise StoreRefused(f"{shown} is no URL of a PostgreSQL store: {str(error).strip()}", hint=options) from error
     except psycopg.Error as error:
-        raise as_store_error(error, "the store cannot be opened", shown, written=False) from error
+        raise as_store_error(error, "the store cannot be opened", shown, written=False, hint=UNREACHED) from error
 
+
+UNREACHED = "check that the server runs and can be reached, and the URL's host, role and database; then resume"
+"""What to do where no connection came about: neither the driver nor, often, the server says by a code which of them it was."""
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "doubtless",

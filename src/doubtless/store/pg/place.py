@@ -52,7 +52,8 @@ def place_of(url: str) -> Place:
     except (UsageError, ValueError) as error:
         raise StoreRefused(f"{url_without_password(url)}: {error}", hint="as in ?lease=PT30S&connections=8") from error
     if lease < 1_000_000 or connections < 1:
-        raise StoreRefused("a lease lasts a second at least, and one connection is needed", hint="as in ?lease=PT30S")
+        said = "a lease lasts a second at least, and one connection is needed"
+        raise StoreRefused(said, hint="as in ?lease=PT30S&connections=8")
     if own.get("failover", "") not in ("", "synchronous"):
         raise StoreRefused(f"failover={own['failover']} says nothing", hint="?failover=synchronous, or leave it out")
     conninfo = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(others, quote_via=quote), ""))
