@@ -148,8 +148,15 @@ def cost(store: Any) -> tuple[int, int]:
     return connections, threading.active_count()
 
 
-def test_a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run(make_app: MakeApp) -> None:
+def test_a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app()
+    due, asked = app.store.due, [0]
+
+    def look(wanted: Any, *, limit: int, now: int) -> Any:
+        asked.append(limit)
+        return due(wanted, limit=limit, now=now)
+
+    monkeypatch.setattr(app.store, "due", look)
     full, go_on = threading.Semaphore(0), threading.Event()
 
     @app.step(effect="read")
@@ -169,6 +176,7 @@ def test_a_full_worker_holds_no_claims_of_tasks_that_it_does_not_run(make_app: M
         assert full.acquire(timeout=20)
         assert worker._claim_due() == 0
         assert sum(head.owner is not None for head in app.tasks()) == 2
+        assert max(asked) == 2  # nor takes more than it has places for, only to give them back
         go_on.set()
         until(lambda: {head.status for head in app.tasks()} == {"done"}, "the end of all")
 
