@@ -135,6 +135,8 @@ def project(event: Event) -> tuple[Change, ...]:
             return (closed, _WAKE) if data.get("wake") else (closed,)
         case Kind.CANCEL_REQUESTED | Kind.EVENT_RECEIVED:
             return (_WAKE,)
+        case Kind.EVIDENCE_STORED if event.details.get("wake"):
+            return (_WAKE,)
         case Kind.STORE_FROZEN | Kind.STORE_THAWED:
             return (Freeze(event.step_name or "*", event.details.get("why", "") if event.kind == Kind.STORE_FROZEN else None),)
         case Kind.STEP_INTENDED | Kind.RETRY_ALLOWED | Kind.STEP_SETTLED if names_key(event):

@@ -158,7 +158,8 @@ def step_evidence(runtime: Runtime, record: StepRecord, events: Iterable[Event])
             if not looks or looks[-1]["look"] != look:  # the same answer again is no new evidence
                 looks.append({"look": look, "attempt": event.attempt})
         elif event.kind == Kind.EVIDENCE_STORED:
-            late.append({**event.details, "attempt": event.attempt, "output": read_ref(runtime, event.output_ref)})
+            said = {name: value for name, value in event.details.items() if name != "wake"}
+            late.append({**said, "attempt": event.attempt, "output": read_ref(runtime, event.output_ref)})
     attempts = [
         {
             "attempt": a.number,

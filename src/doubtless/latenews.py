@@ -35,13 +35,15 @@ def take_in(runtime: Runtime, row: Event) -> None:
 def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob]) -> None:
     """Store a success that came too late as evidence (I3); a contradiction of what is settled opens a case."""
     common: dict[str, Any] = {"step_seq": row.step_seq, "path": row.path, "step_name": row.step_name}
-    data = {"what": "late_result"}
+    data: dict[str, Any] = {"what": "late_result"}
     if row.error is not None:  # it is no usable output
         data["fault"] = json.loads(row.error)["detail"]
     while True:
         now, events = runtime.store.now(), runtime.store.rows(task_id)
         if row.effect_class == Effect.READ and all(event.path != row.path for event in events):
             return  # an old owner's read of which no row says what was asked: it is called again
+        record = fold_steps(events).get(row.path or "")
+        unsettled = {} if record is None or record.settled else {"wake": True}  # whoever runs the task next settles the step
         rows = [
             draft(
                 task_id,
@@ -50,11 +52,11 @@ def late_result(runtime: Runtime, task_id: str, row: Event, blobs: Sequence[Blob
                 attempt=row.attempt,
                 output_ref=row.output_ref,
                 epoch=row.epoch,
-                data=data,
+                data=data | unsettled,
                 **common,
             )  # fmt: skip
         ]
-        why = contradiction(fold_steps(events).get(row.path or ""), row)
+        why = contradiction(record, row)
         if why is not None:
             rows.append(draft(task_id, Kind.CASE_OPENED, now, data={"kind": CaseKind.CONTRADICTION, "why": why}, **common))
         try:

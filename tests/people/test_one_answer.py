@@ -299,6 +299,25 @@ def test_a_late_reply_closes_the_case_of_its_doubt(lost: Desk) -> None:
         answer(lost.app, case, Abandon())
 
 
+def test_a_task_whose_doubt_a_late_reply_answers_is_ready_for_any_worker_and_waits_for_nobody(lost: Desk) -> None:
+    lost.doubt()
+    assert (lost.app.show("order-1").status, lost.app.due()) == ("needs_human", [])
+    contradict(lost, {"id": "payment-1"})
+    assert (lost.app.show("order-1").status, lost.app.due()) == ("ready", ["order-1"])
+    assert lost.app.advance("order-1").ended
+    assert lost.app.inbox().cases == []
+    assert lost.app.verify() == []
+
+
+def test_a_late_reply_about_what_is_settled_wakes_nobody(lost: Desk) -> None:
+    case = lost.doubt()
+    answer(lost.app, case, Abandon())
+    with pytest.raises(TaskFailed):
+        lost.run()
+    contradict(lost, {"id": "payment-1"})
+    assert lost.app.due() == []
+
+
 def test_a_person_and_a_run_that_looks_at_the_same_moment_settle_it_once(make_desk: MakeDesk) -> None:
     """The answer comes while the query is under way; the run finds the step settled and goes on with the answer."""
     desk: Desk

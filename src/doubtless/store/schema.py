@@ -36,7 +36,6 @@ PLAIN = frozenset(
         Kind.LOOKED_BACK,
         Kind.RETRY_ALLOWED,
         Kind.STEP_SETTLED,
-        Kind.EVIDENCE_STORED,
         Kind.CALLS_ACKNOWLEDGED,
     }
 )
