@@ -53,7 +53,7 @@ def stored(table: apsw.Connection, rows: list[Any]) -> list[tuple[int, Any, byte
     """What SQLite says of rows for the chain: their places, what they are chained to, the text that is hashed."""
     table.execute("DELETE FROM events")
     table.executemany(f"INSERT INTO events VALUES ({', '.join('?' * len(COLUMNS))})", rows)  # noqa: S608
-    return table.execute(queries()["links"], (rows[0][0], 0)).fetchall()
+    return table.execute(queries()["links"], (rows[0][0], 0, len(rows))).fetchall()
 
 
 @examples(150)

@@ -128,9 +128,10 @@ def a_doubt_that_is_silent_is_found(played: Played) -> None:
 
 def a_task_that_a_dead_worker_left_lying_is_found(played: Played) -> None:
     task = next(task for task in played.tasks if check.takeovers(task))
-    late = [row._replace(finished_at=row.at.wall + 60_000_000) if row.kind == Kind.TASK_CLAIMED else row for row in task.rows]
-    lying = task._replace(rows=late, turn=(-1000, 0))
-    younger = [task._replace(rows=task.rows[:-1], turn=(0, 0)) for task in played.tasks for _ in range(20) if task.id != lying.id]
+    claim = next(row for row in task.rows if row.kind == Kind.TASK_CLAIMED and "lease_until" in row.details)
+    meanwhile = claim.details["lease_until"] + round((check.GRACE + 1) * 1_000_000)
+    lying = task._replace(rows=[claim._replace(finished_at=meanwhile + 1_000_000)], turn=(-1000, 0))
+    younger = [task._replace(rows=[claim._replace(finished_at=meanwhile)], turn=(0, 0)) for _ in range(check.MANY + 1)]
     assert check.left_lying(played.tasks) == []
     assert check.left_lying([lying, *younger])[0].startswith(f"task {lying.id} was left lying while")
 
