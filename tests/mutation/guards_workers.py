@@ -179,4 +179,11 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "for step, r in named]",
         ("simulation/test_found.py::test_a_step_of_the_library_that_a_stopped_process_gave_late_is_no_error_of_the_code",),
     ),
+    (
+        "a late reply about an unsettled step makes its task ready",
+        "latenews.py",
+        '{} if record is None or record.settled else {"wake": True}',
+        "{}",
+        ("people/test_one_answer.py::test_a_task_whose_doubt_a_late_reply_answers_is_ready_for_any_worker_and_waits_for_nobody",),
+    ),
 )
