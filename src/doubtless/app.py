@@ -89,6 +89,8 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
         read_only: bool = False,
         blobs: str | None = None,
     ) -> None:
+        if blobs is not None and type(blobs) is not str:
+            raise UsageError(f"blobs={blobs!r} is no URL; nothing was opened", hint='write blobs="s3://bucket/prefix" or "file:///path"')
         self._url = url
         self._blobs = blobs
         self._read_only = read_only

@@ -245,3 +245,9 @@ def test_a_large_content_is_sent_and_read_in_parts_with_bounded_memory(
     put, read = map(int, done.stdout.split())
     assert put < 40 * 1024  # KiB, beside the content itself: a few parts under way
     assert read < 40 * 1024
+
+
+@pytest.mark.parametrize("given", [5, b"s3://bucket", ["s3://bucket"]])
+def test_a_place_for_content_that_is_no_text_is_refused_at_once(given: Any) -> None:
+    with pytest.raises(UsageError, match="no URL"):
+        Doubtless("sqlite:///x.db", blobs=given)
