@@ -11,6 +11,7 @@ from ..errors import TaskBusy, UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from ..fold import placing
 from ..snapshots import Snapshot
+from . import reading
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
@@ -30,6 +31,8 @@ from .reading import Reading
 from .refusals import frozen, moved, stale, unknown
 from .spill import Spill
 from .tickets import Ticket, is_plain
+
+_AFTER, _UP_TO = "event_seq > $2\n", "  AND event_seq <= $2::bigint + $3::bigint\n"
 
 
 class PostgresStore(Reading):
@@ -444,6 +447,22 @@ class PostgresStore(Reading):
     # ------------------------------------------------------------ caches and notes
 
     _event = staticmethod(event_of)
+
+    def _pieces(self, name: str, task_id: str, after: int, seq: int = 0) -> Iterator[list[Row]]:
+        """The rows of a query after a place, piece by piece (`Reading._pieces`); after the first, bounded by their places.
+
+        A planner that does not know how long this log is would read all that is left for each piece, and sort it.
+        """
+        query = whole = self._queries[name]
+        bounded = whole.replace(_AFTER, _AFTER + _UP_TO)
+        while True:
+            piece = self._link.all(query, (task_id, after, reading.PIECE))
+            yield piece
+            full = len(piece) == reading.PIECE
+            if (not full and query is whole) or (piece and (not isinstance(piece[-1][seq], int) or piece[-1][seq] <= after)):
+                return
+            query = bounded if full else whole  # a bounded piece that is short: the end, or rows are gone
+            after = piece[-1][seq] if piece else after
 
     def outline(self, task_id: str, *, after: int = 0) -> Iterator[Outline]:
         """The rows in order, with the columns that replay needs; after a place with `after` (`base.Store.outline`)."""
