@@ -88,18 +88,26 @@ def _object(kind: type, required: list[str], *, closed: bool) -> dict[str, Any]:
 # ---------------------------------------------------------------- checking
 
 
-def misfit(schema: Schema, value: Any, *, where: str = "", root: Schema | None = None) -> str | None:
-    """Why a decoded value does not fit, in words that name its place and never its content; None when it fits."""
+def misfit(
+    schema: Schema, value: Any, *, where: str = "", root: Schema | None = None, refs: frozenset[str] = frozenset()
+) -> str | None:
+    """Why a decoded value does not fit, in words that name its place and never its content; None when it fits.
+
+    `refs`: what was followed for this very value; a reference that comes back to itself fits nothing.
+    """
     root = schema if root is None else root
     place = where or "the value"
     if "$ref" in schema:
-        return misfit(_referred(root, str(schema["$ref"])), value, where=where, root=root)
+        ref = str(schema["$ref"])
+        if ref in refs:
+            return f"{place}: its schema refers to itself ({ref})"
+        return misfit(_referred(root, ref), value, where=where, root=root, refs=refs | {ref})
     if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
         return f"{place}: expected one of {', '.join(map(repr, schema['enum']))}"
     if "const" in schema and not _same(value, schema["const"]):
         return f"{place}: expected {schema['const']!r}"
     if "anyOf" in schema:
-        members = [misfit(one, value, where=where, root=root) for one in schema["anyOf"]]
+        members = [misfit(one, value, where=where, root=root, refs=refs) for one in schema["anyOf"]]
         return None if None in members else f"{place}: fits none of what is allowed ({'; '.join(map(str, members))})"
     kind = schema.get("type")
     if kind is not None and not _is_a(kind, schema, value):

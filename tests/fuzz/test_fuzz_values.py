@@ -12,7 +12,7 @@ from uuid import UUID
 import fuzz_values as values
 import pytest
 from fuzzing import examples, replay
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from doubtless import DoubtlessError, Secret
@@ -252,6 +252,8 @@ def test_what_a_schema_takes_has_its_shape_and_what_it_refuses_is_said_in_words(
 
 @examples(100)
 @given(values.wild_schemas, values.trees)
+@example(schema={"$ref": "#/$defs/A", "items": {}, "$defs": {"A": {"$ref": "#/$defs/A"}}}, value=None)
+@example(schema={"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "string"}]}}}, value=1)
 def test_a_stored_schema_of_any_shape_takes_or_refuses_a_value_and_does_not_crash(schema: Any, value: Any) -> None:
     fault = misfit(schema, decode(encode(value)))
     assert fault is None or isinstance(fault, str)
