@@ -75,7 +75,7 @@ def _checked(text: object, us: int, zero: bool) -> int:
 def _parse_seconds(seconds: float) -> int:
     if not isfinite(seconds):
         raise BadDuration(f"{seconds} is not a duration", hint="say a finite number of seconds")
-    return round(seconds * SECOND)
+    return round(seconds * SECOND) if isfinite(seconds * SECOND) else int(seconds)
 
 
 def _parse_iso(text: str) -> int:

@@ -143,6 +143,8 @@ def test_kept_refs_are_read_or_refused(kept: dict[str, Any]) -> None:
 
 
 @examples(150)
+@example(1.8e302)
+@example(-1.8e302)
 @given(st.one_of(st.text(max_size=40), values.durations, st.integers(), st.floats(), st.timedeltas(), st.none(), st.booleans()))
 def test_a_duration_is_a_positive_number_of_microseconds_or_refused_with_what_to_say(value: Any) -> None:
     try:
