@@ -129,6 +129,13 @@ DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (FILE + "a_wal_that_is_damaged_in_its_middle_is_refused_and_left_as_it_is",),
     ),
     (
+        "what another process is writing while a WAL is read is no damage",
+        "store/wal.py",
+        "before, found = found, _look(path)",
+        "before = found",
+        (FILE + "a_frame_that_another_process_is_writing_while_the_wal_is_read_is_no_damage",),
+    ),
+    (
         "a WAL that a loss of power tore is not refused",
         "store/wal.py",
         "if behind > 1 else",

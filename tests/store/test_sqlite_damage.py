@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import struct
@@ -102,6 +103,31 @@ def test_what_a_failed_sync_left_behind_a_torn_end_is_no_commit_that_was_lost(ki
     assert lost_commits(str(killed)) == ""
     change(killed, HEADER + begun * FRAME + 24 + 100)  # the loss of power tears it
     assert lost_commits(str(killed)) == ""
+
+
+def test_a_frame_that_another_process_is_writing_while_the_wal_is_read_is_no_damage(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read before it was written, with the commits behind it read after: as two processes that write meet an opening one."""
+    whole, at = Path(f"{killed}-wal").read_bytes(), HEADER + commits(killed)[-3] * FRAME
+    reads = [whole[:at] + b"\0" * FRAME + whole[at + FRAME :], whole]
+
+    def opened(path: str, mode: str) -> io.BytesIO:
+        return io.BytesIO(reads.pop(0))
+
+    monkeypatch.setattr("doubtless.store.wal.open", opened, raising=False)
+    assert lost_commits(str(killed)) == ""
+    assert not reads
+
+
+def test_a_wal_that_stays_damaged_while_others_write_to_it_is_refused(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Path(f"{killed}-wal").read_bytes()
+    change(killed, HEADER + commits(killed)[-4] * FRAME)
+    damaged = Path(f"{killed}-wal").read_bytes()
+    reads = [damaged[: HEADER + commits(killed)[-1] * FRAME], damaged]
+    monkeypatch.setattr("doubtless.store.wal.open", lambda path, mode: io.BytesIO(reads.pop(0)), raising=False)
+    assert len(damaged) == len(whole)
+    assert "its WAL is damaged at frame" in lost_commits(str(killed))
 
 
 def test_a_wal_whose_header_is_damaged_is_refused(killed: Path, clock: TurnClock) -> None:

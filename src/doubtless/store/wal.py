@@ -10,6 +10,7 @@ Source: https://sqlite.org/fileformat2.html, section 4.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 _HEADER, _FRAME = 32, 24
 _MAGIC = 0x377F0682
@@ -17,8 +18,29 @@ LARGEST = 64 << 20
 """Bytes of a WAL that is looked through; SQLite copies it into the database at 4 MiB, unless somebody reads for long."""
 
 
+class _Gap(NamedTuple):
+    """A frame at which reading stops although commits stand behind it; `header`: of the WAL in which it was seen."""
+
+    header: bytes
+    read: int
+    behind: int
+
+
 def lost_commits(path: str) -> str:
-    """Why the WAL beside a database is damaged, or an empty text."""
+    """Why the WAL beside a database is damaged, or an empty text.
+
+    Others may write while it is read: a frame that was half there, with commits behind it, is whole when it is looked at again.
+    """
+    found = _look(path)
+    while isinstance(found, _Gap):
+        before, found = found, _look(path)
+        if isinstance(found, _Gap) and found.header == before.header and found.read <= before.read:
+            return f"its WAL is damaged at frame {found.read + 1}, and {found.behind} commits stand behind it"
+    return found
+
+
+def _look(path: str) -> str | _Gap:
+    """Why the header is damaged, or an empty text; or what seems to be a gap."""
     try:
         with open(path + "-wal", "rb") as file:
             content = file.read(LARGEST + 1)
@@ -33,7 +55,7 @@ def lost_commits(path: str) -> str:
     if not summed.fits(header[:24], header[24:]):
         return "the header of its WAL is damaged, and frames stand behind it"
     read, behind = _frames(content, summed)
-    return f"its WAL is damaged at frame {read + 1}, and {behind} commits stand behind it" if behind > 1 else ""
+    return _Gap(header, read, behind) if behind > 1 else ""
 
 
 class _Sum:
