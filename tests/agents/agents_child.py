@@ -149,11 +149,12 @@ def one(is_async: bool, die_at: int, folder: str) -> dict[str, Any] | None:
 
 def main() -> None:
     is_async, found = sys.argv[1] == "async", []
+    first, stride = int(sys.argv[2]), int(sys.argv[3])
     build(is_async, 0)[0].tools(["look"])  # what is imported late is imported before the forks
-    die_at = 1
+    die_at = first
     while (result := one(is_async, die_at, f"at-{die_at}")) is not None:
         found.append(result)
-        die_at += 1
+        die_at += stride
     print(json.dumps(found))
 
 

@@ -102,15 +102,17 @@ class Swept(NamedTuple):
     wrong: list[str]
 
 
-def sweep(subject: Subject, folder: Path, *, second_kills: int = 0, jobs: int = 2, seed: int = 1) -> Swept:
+def sweep(
+    subject: Subject, folder: Path, *, second_kills: int = 0, jobs: int = 2, seed: int = 1, every: int = 1
+) -> Swept:  # fmt: skip
     """Run it undisturbed, then once for each point with a kill there; every end must be the undisturbed one.
 
     `second_kills`: how many more runs for each point are killed again while they resume, at points drawn with `seed`:
-    so that look-backs and takeovers are killed too.
+    so that look-backs and takeovers are killed too. `every`: only at each so many-th point, which `seed` says the first of.
     """
     points, undisturbed = run_undisturbed(subject, folder / "undisturbed")
     draw = random.Random(seed)
-    places = range(1, len(points) + 1)
+    places = range(1 + seed % every, len(points) + 1, every)
     kills = [Kill(k) for k in places]
     kills += [Kill(k, again) for k in places for again in draw.sample(places, second_kills)]
 

@@ -26,7 +26,7 @@ from .test_reconciliation_sweep import KINDS, SHEETS, Ledger, Reconciliation, cl
 
 WITHDRAWN = {"withdraw_adjustment": "sheet_withdrawal", "withdraw_approval": "approval_withdrawal"}
 FOREVER = 1_000_000
-SHORT = 16
+SHORT = 10
 """So many kills the short form makes."""
 
 

@@ -128,6 +128,7 @@ def test_while_the_server_cannot_be_reached_an_append_says_that_nobody_knows_its
     cutter.serve = real  # type: ignore[method-assign]
 
 
+@pytest.mark.early
 def test_a_server_process_that_is_ended_in_the_middle_doubles_and_loses_nothing(
     open_store: Open, server: Server, clock: FakeClock
 ) -> None:

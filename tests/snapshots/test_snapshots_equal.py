@@ -20,6 +20,8 @@ from doubtless.store.base import Claim
 from doubtless.store.sqlite import SqliteStore
 from doubtless.taskfold import TaskFold
 
+EXAMPLES = 200 if os.environ.get("FUZZ") == "prove" else 30
+
 PLAIN, STATE = Plan(1), Plan(1, "tests:1")
 
 
@@ -48,7 +50,7 @@ def rows_so_far(store: SqliteStore, path: str, until: int) -> list[Event]:
     return list(loaded(store, None)._rows_of(path, until))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(8, 22))
 def test_from_every_snapshot_the_fold_of_every_prefix_is_the_fold_from_zero(seed: int, count: int) -> None:
     log = RandomLog(random.Random(seed))
@@ -72,7 +74,7 @@ def test_from_every_snapshot_the_fold_of_every_prefix_is_the_fold_from_zero(seed
                 assert view(begun.snapshotting.fold) == view(zero)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(8, 22))
 def test_from_a_state_s_snapshot_the_tail_is_that_of_the_fold_from_zero_or_the_snapshot_is_passed_over(
     seed: int, count: int

@@ -49,6 +49,7 @@ def played(tmp_path: Path) -> Iterator[Played]:
         storm.close()
 
 
+@pytest.mark.early
 def test_after_a_storm_no_effect_was_made_twice_every_task_has_ended_or_stood_in_the_inbox_and_what_were_wrong_would_be_found(
     played: Played, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(program), *arguments], cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("name", "stride"), [("rounds", 1), ("arounds", 5)])
+@pytest.mark.parametrize(("name", "stride"), [("rounds", 3), ("arounds", 5), pytest.param("rounds", 1, marks=pytest.mark.prove)])
 def test_killed_at_any_write_point_each_answer_is_taken_once_and_each_round_notifies_once(
     tmp_path: Path, name: str, stride: int
 ) -> None:
