@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-TABLES, FOLD = "store/sql/postgres/0001.sql", "fold.py"
+TABLES, QUERIES, FOLD = "store/sql/postgres/0001.sql", "store/sql/postgres.sql", "fold.py"
 LEASES = "postgres/test_leases.py::test_"
 TAKEOVER = "postgres/test_takeover.py::test_"
 OPENING = "postgres/test_opening.py::test_"
 MIGRATE = "postgres/test_migrations.py::test_"
 CUT = "postgres/test_connections.py::test_"
 APPEND = "postgres/test_appending.py::test_"
+SAME = APPEND + "whichever_way_a_row_is_written_the_database_refuses_the_same"
+FORM = APPEND + "whichever_way_a_row_is_written_it_has_the_form_of_a_log_s"
+WAITS = APPEND + "a_freeze_waits_for_the_attempts_that_have_begun_and_is_seen_by_those_that_begin_while_it_waits"
 LOG = "store/test_log.py::test_"
 UF = "unit/test_fold.py::test_"
 HOSTS = "blobs/test_hosts.py::test_"
@@ -140,6 +143,104 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "  IF (NEW.event_seq = 1) <> (NEW.prev_hash IS NULL)\n    OR",
         "  IF",
         (APPEND + "the_database_refuses_a_row_that_no_log_holds",),
+    ),
+    (
+        "PostgreSQL: the epoch is checked as a row is written without the function",
+        QUERIES,
+        "  AND task.epoch = {{its_epoch}}\n",
+        "",
+        (SAME,),
+    ),
+    (
+        "PostgreSQL: the row before is looked at as a row is written without the function",
+        QUERIES,
+        "  AND before.event_seq = {{its_event_seq}} - 1\n",
+        "  AND before.event_seq = 1\n",
+        (SAME,),
+    ),
+    (
+        "PostgreSQL: no row is written without the function where a commit is not durable",
+        QUERIES,
+        "  AND {{durable}}\n",
+        "",
+        (SAME,),
+    ),
+    (
+        "PostgreSQL: a frozen step takes no attempt that is written without the function",
+        QUERIES,
+        "WHERE step IN ($22, '*') FOR SHARE",
+        "WHERE step IN ($22, '*') AND false FOR SHARE",
+        (APPEND + "whichever_way_an_attempt_is_written_a_freeze_refuses_it_until_it_is_thawed",),
+    ),
+    (
+        "PostgreSQL: a freeze of all steps is one of each",
+        QUERIES,
+        "WHERE step IN ($22, '*') FOR SHARE",
+        "WHERE step IN ($22) FOR SHARE",
+        (APPEND + "whichever_way_an_attempt_is_written_a_freeze_refuses_it_until_it_is_thawed",),
+    ),
+    (
+        "PostgreSQL: an attempt that is written without the function holds the table of freezes from its beginning",
+        QUERIES,
+        "IN ($22, '*') FOR SHARE",
+        "IN ($22, '*')",
+        (WAITS,),
+    ),
+    (
+        "PostgreSQL: a freeze waits for who holds the table of freezes",
+        TABLES,
+        "        LOCK TABLE {{schema}}.freezes IN EXCLUSIVE MODE;\n",
+        "",
+        (WAITS,),
+    ),
+    (
+        "PostgreSQL: a freeze waits for who holds the lock of freezes",
+        TABLES,
+        "        PERFORM pg_advisory_xact_lock(1684172403, hashtext('{{schema_text}}'));\n",
+        "",
+        (WAITS,),
+    ),
+    (
+        "PostgreSQL: a row that is written without the function has a row before it",
+        QUERIES,
+        "  AND {{its_prev_hash}} IS NOT NULL\n",
+        "",
+        (FORM,),
+    ),
+    (
+        "PostgreSQL: a row that is written without the function has a time",
+        QUERIES,
+        "  AND coalesce({{its_started_at}}, {{its_finished_at}}) IS NOT NULL\n",
+        "",
+        (FORM,),
+    ),
+    (
+        "PostgreSQL: a row that is written without the function is a step's",
+        QUERIES,
+        "  AND {{its_kind}} NOT IN ({{task_kinds}})\n",
+        "",
+        (FORM,),
+    ),
+    (
+        "PostgreSQL: a row that is written without the function has a step's status",
+        QUERIES,
+        "  AND ({{its_status}} IN ({{step_statuses}})) IS NOT FALSE\n",
+        "",
+        (FORM,),
+    ),
+    (
+        "PostgreSQL: the trigger looks at what no statement has looked at",
+        TABLES,
+        "WHEN (NEW.checked_1 IS NOT TRUE)",
+        "WHEN (NEW.checked_1)",
+        (APPEND + "the_database_refuses_a_row_that_no_log_holds",),
+    ),
+    (
+        "PostgreSQL: the server's time is asked for with a row now and then",
+        "store/pg/clock.py",
+        "self.local().boot - self._asked > LATELY",
+        "False",
+        (APPEND + "a_row_is_written_by_the_statement_itself_and_now_and_then_by_the_function_which_tells_the_server_s_time",),
     ),
     (
         "PostgreSQL: a statement that was prepared elsewhere is sent unprepared",

@@ -39,8 +39,9 @@ CREATE INDEX tasks_by_region ON {{schema}}.tasks (region) WHERE region IS NOT NU
 CREATE TABLE {{schema}}.names (task_name text PRIMARY KEY, tasks bigint NOT NULL);
 INSERT INTO {{schema}}.names SELECT task_name, count(*) FROM {{schema}}.tasks GROUP BY task_name;
 """
-BREAKS = """-- Gives a function another meaning: it gets a new name, and the old one goes.
+BREAKS = """-- Gives an append another meaning: what does it gets a new name, and the old one goes.
 ALTER FUNCTION {{schema}}.append_1 RENAME TO append_3;
+ALTER TABLE {{schema}}.events RENAME checked_1 TO checked_3;
 """
 STANDS_STILL = ADDS + f"SELECT pg_advisory_xact_lock({GATE});\n"
 FAILS = BREAKS + "DROP TABLE {{schema}}.freezes;\nSELECT 1 / 0;\n"

@@ -115,7 +115,7 @@ def test_a_process_that_still_runs_old_code_is_refused_by_a_migration_that_renam
     work(store, clock)
     claim, last = store.claim("t-1"), store.last("t-1")
     assert last is not None
-    tamper("ALTER FUNCTION append_1 RENAME TO append_2")
+    tamper("ALTER FUNCTION append_1 RENAME TO append_2; ALTER TABLE events RENAME checked_1 TO checked_2")
     row = draft("t-1", Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=claim.epoch, data={"handle": "h"})
     with pytest.raises(StoreUnavailable, match="upgrade doubtless") as caught:  # kept and offered again, as rule 6 says
         store.append(seal([row], last.event_seq, row_hash(last)))
@@ -143,7 +143,7 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
         "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "set_tail", "store_tail", "take_key", "thaw",
     }  # fmt: skip
     own = {
-        "accept", "append_rows", "append_shared", "claimed", "clock", "create_schema", "due", "taken", "has_schema", "is_migrated",
+        "accept", "append_direct", "append_direct_unfrozen", "append_rows", "append_shared", "claimed", "clock", "create_schema", "due", "taken", "has_schema", "is_migrated",
         "living", "lock_migrations",
         "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "triggers",
     }  # fmt: skip

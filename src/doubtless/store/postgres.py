@@ -15,7 +15,7 @@ from . import reading
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
-from .pg.appending import Appending, values_of
+from .pg.appending import Appending, Direct, values_of
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
 from .pg.leases import Leases, describe
@@ -76,7 +76,7 @@ class PostgresStore(Reading):
         self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
-        self._append = Appending(self._queries["append"])
+        self._append, self._direct = Appending(self._queries), Direct(self._queries)
         self._sharing = Sharing(
             self._link, self._queries["append_shared"], clock=clock, took=self._clock.take, standing=self._standing,
             newest=self._wrote,
@@ -332,7 +332,8 @@ class PostgresStore(Reading):
             args = (*params_of(event), guard, *blob_arrays(blobs))
             self._write_rows([event], self._queries["append"], args, guard)
         else:
-            self._write_rows([event], self._append, values_of(event, guard), guard)
+            append = self._append if not self._own_clock and self._clock.wants_time() else self._direct
+            self._write_rows([event], append, values_of(event, guard), guard)
 
     def _may_append(self, events: Sequence[Event]) -> bool:
         """Whether this process has the claim of these rows; False: it lost it, and they stand. Raises: StaleEpoch (I4)."""
@@ -348,7 +349,8 @@ class PostgresStore(Reading):
         sent = self._local()
 
         def made(rows: list[Row]) -> bool:
-            self._clock.take(rows[0][0], sent)
+            if rows:
+                self._clock.take(rows[0][0], sent)
             return True
 
         try:

@@ -1,19 +1,19 @@
 """The append that a step waits for: one row, one round trip, sent by libpq itself.
 
 The driver's cursor, its adapters and its wait loop cost as much as what the server does. Where the answering server process is
-the one that the connection was opened to (no pooler is between them), the statement is prepared, once on each connection.
+the one that the connection was opened to (no pooler is between them), the statements are prepared, once on each connection.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from psycopg import pq
 from psycopg.errors import error_from_result
 
-from ...events import Event
+from ...events import COLUMNS, Event
 from .link import Row, Session
 from .rows import ref_out
 from .schema import APPENDED
@@ -22,19 +22,21 @@ _pack = struct.Struct("!q").pack
 _unpack = struct.Struct("!q").unpack
 _OIDS = {"text": 25, "bigint": 20, "bytea": 17, "bytea[]": 1001}
 _DUPLICATE = "42P05"
+_GUARD = len(COLUMNS)
 
 
-class Appending:
-    """The statement. Its name holds its text's digest: whoever else has prepared one of this name has prepared this one."""
+class Prepared:
+    """One statement. The name that it is prepared under holds its text's digest: whoever else has prepared one of this name
+    has prepared this one."""
 
-    def __init__(self, sql: str) -> None:
+    def __init__(self, sql: str, count: int) -> None:
         self._sql = sql.encode()
         self._name = b"append_1_" + sha256(self._sql).hexdigest()[:32].encode()
-        self._types = [_OIDS[kind] for kind in APPENDED]
-        self._formats = [1] * len(APPENDED)  # all of them binary
+        self._types = [_OIDS[kind] for kind in APPENDED[:count]]
+        self._formats = [1] * count  # all of them binary
 
-    def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
-        """Run it: the store's clock. Raises what the driver raises of a statement: psycopg.Error."""
+    def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> pq.abc.PGresult:
+        """Run it. Raises what the driver raises of a statement: psycopg.Error."""
         server = session.pgconn
         if not prepared:
             result = server.exec_params(self._sql, args, self._types, self._formats, 1)
@@ -42,11 +44,9 @@ class Appending:
             if self._name not in session.prepared:
                 self._prepare(session)
             result = server.exec_prepared(self._name, args, self._formats, 1)  # type: ignore[arg-type]  # None is NULL
-        if result.status != pq.ExecStatus.TUPLES_OK:
+        if result.status not in _DONE:
             raise error_from_result(result, encoding="utf-8")
-        value = result.get_value(0, 0)
-        assert value is not None
-        return [_unpack(value)]
+        return result
 
     def _prepare(self, session: Session) -> None:
         result = session.pgconn.prepare(self._name, self._sql, self._types)
@@ -55,6 +55,45 @@ class Appending:
             if error.sqlstate != _DUPLICATE:
                 raise error
         session.prepared.add(self._name)
+
+
+_DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+class Appending:
+    """The function, which writes a row or says why it does not, and tells the server's time."""
+
+    def __init__(self, queries: Mapping[str, str]) -> None:
+        self._function = Prepared(queries["append"], len(APPENDED))
+
+    def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
+        """Run it: the store's clock. Raises psycopg.Error."""
+        value = self._function.run(session, args, prepared=prepared).get_value(0, 0)
+        assert value is not None
+        return [_unpack(value)]
+
+
+class Direct(Appending):
+    """The statements that write the same row by themselves where nothing speaks against it; where something does, the function.
+
+    Unprepared they would cost more than the function, so that behind a pooler it is the function's.
+    """
+
+    def __init__(self, queries: Mapping[str, str]) -> None:
+        super().__init__(queries)
+        self._plain = Prepared(queries["append_direct"], _GUARD)
+        self._guarded = Prepared(f"{queries['append_direct']}\n{queries['append_direct_unfrozen']}", _GUARD + 1)
+
+    def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
+        """Run it: nothing, or the store's clock. Raises psycopg.Error."""
+        if prepared:
+            if args[_GUARD] is None:
+                result = self._plain.run(session, args[:_GUARD], prepared=True)
+            else:
+                result = self._guarded.run(session, args[: _GUARD + 1], prepared=True)
+            if result.command_tuples:
+                return []
+        return super().run(session, args, prepared=prepared)
 
 
 def values_of(event: Event, guard: str | None) -> list[bytes | None]:

@@ -10,6 +10,10 @@ FRESH = 30_000_000
 """Microseconds after which the server is asked again when no answer has brought its time meanwhile."""
 
 
+LATELY = 1_000_000
+"""Microseconds after which a row is written by the statement that tells the server's time with it."""
+
+
 class ServerClock:
     """Wall time is the server's, so that all machines compare with one clock; the boot-time clock is this machine's.
 
@@ -36,6 +40,10 @@ class ServerClock:
             here = self.local()
         assert self._wall is not None
         return Instant(self._wall + here.boot - self._boot, here.boot)
+
+    def wants_time(self) -> bool:
+        """Whether no answer has brought the server's time lately."""
+        return self._wall is None or self.local().boot - self._asked > LATELY
 
     def take(self, wall: int, sent: Instant) -> None:
         """Take in the server's time, which it told after `sent` and before now; kept as it is while it fits."""

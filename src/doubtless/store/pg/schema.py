@@ -76,6 +76,14 @@ _WANTED = """task_name = ANY(p_names)
 """Of a task in `due_1`: a worker with this code that looks at these queues may run it, and it does not stand before a freeze."""
 
 
+_DURABLE = """current_setting('fsync') <> 'off'
+  AND (
+    current_setting('synchronous_commit') NOT IN ('off', 'local')
+    OR (current_setting('synchronous_commit') = 'local' AND current_setting('synchronous_standby_names') = '')
+  )"""
+"""Of a commit. Asked in the transaction itself: through a pooler nobody knows which server process it runs in."""
+
+
 def _literals(texts: Iterable[str]) -> str:
     return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
 
@@ -91,7 +99,10 @@ def _type(column: str) -> str:
 
 
 APPENDED = (*(_type(column) for column in COLUMNS), "text", "bytea[]", "bytea[]")
-"""The types of what `append` takes: a row's columns, the guarded step, content as two arrays."""
+"""The types of what `append` takes: a row's columns, the guarded step, content as two arrays.
+
+`append_direct` takes the row's columns, with `append_direct_unfrozen` also the guarded step.
+"""
 
 
 def _from_json(place: int, column: str) -> str:
@@ -106,6 +117,8 @@ def _fill(schema: str) -> dict[str, str]:
         "schema_text": schema,
         "columns": ", ".join(COLUMNS),
         "values": ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1)),
+        **{f"its_{column}": f"${place}" for place, column in enumerate(COLUMNS, 1)},
+        "durable": _DURABLE,
         "params": ", ".join(f"p_{column} {_type(column)}" for column in COLUMNS),
         "typed_columns": ", ".join(f"{column} {_type(column)}" for column in COLUMNS),
         "p_columns": ", ".join(f"p_{column}" for column in COLUMNS),

@@ -30,6 +30,28 @@ ON CONFLICT DO NOTHING
 -- One statement, one round trip: epoch, freeze and place are checked and the row is written (I4).
 SELECT {{schema}}.append_1({{values}}, $22, $23::bytea[], $24::bytea[])
 
+-- name: append_direct
+-- One statement, one round trip: the row of `append` where all holds that `append_1` and `check_row` ask, and nothing where
+-- something does not: then `append` says what. Prepared, it costs the server half of what a function and a trigger cost.
+INSERT INTO {{schema}}.events ({{columns}}, checked_1)
+SELECT {{values}}, true
+FROM {{schema}}.tasks AS task, {{schema}}.events AS before
+WHERE task.task_id = {{its_task_id}}
+  AND task.epoch = {{its_epoch}}
+  AND before.task_id = {{its_task_id}}
+  AND before.event_seq = {{its_event_seq}} - 1
+  AND {{its_prev_hash}} IS NOT NULL
+  AND coalesce({{its_started_at}}, {{its_finished_at}}) IS NOT NULL
+  AND {{its_kind}} NOT IN ({{task_kinds}})
+  AND ({{its_status}} IN ({{step_statuses}})) IS NOT FALSE
+  AND {{durable}}
+
+-- name: append_direct_unfrozen
+-- The end of `append_direct` for an attempt: its step is not frozen. FOR SHARE: such a statement locks the table as it begins,
+-- before it takes its snapshot, and until its commit; so that a freeze, whose lock is EXCLUSIVE, waits for those that have begun,
+-- and is seen by those that begin after it. A dump or a reader, who locks less, keeps no freeze waiting.
+  AND NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step IN ($22, '*') FOR SHARE)
+
 -- name: append_shared
 -- One statement, one round trip, one commit for rows of many tasks: each is checked as `append` does, and left out where it
 -- would be refused. Gives the store's clock, and which were written: null is all of them.
