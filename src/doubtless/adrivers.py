@@ -119,7 +119,7 @@ async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessE
     flight, frame.flight = frame.flight, None
     assert flight is not None
     try:
-        await (run.turn or turn_of(run.runtime.store)).end()
+        await (run.turn or turn_of(run.runtime.store)).end(flight.ticket)
     except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
         interrupted = error
     try:

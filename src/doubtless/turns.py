@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 
 from . import host
-from .store.base import Store
+from .store.base import Shared, Store
 
 IDLE = 1.0
 """Seconds without a commit after which the thread that makes them for an event loop ends."""
 
+FEW = 8
+"""So many rows of a file are not worth two changes of threads: fewer are committed in place."""
+
+HANDOVER = 0.005
+"""Seconds that a loop stands still at most until a commit needs the interpreter no more: it takes a hundredth of that."""
+
+LATE = 0.002
+"""Seconds after which a loop that never rests lets a commit say that it is over."""
+
 
 class Aside:
-    """A thread that does one thing after another beside an event loop. It is there while there is something to do."""
+    """A thread that does one thing after another beside an event loop. It is there while there is something to do.
+
+    A loop that is busy would keep the interpreter from it: whoever waits for it is woken when the loop lets go of it for an
+    instant, and finds it taken again. So it is handed over. `do` returns when the job has called what it is given, from where
+    on it needs no interpreter; and `give_way` lets it end.
+    """
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[Callable[[], None]], None]] = SimpleQueue()
         self._lock = host.lock()
         self._alive = False
+        self._gone, self._over = host.event(), host.event()
 
-    def do(self, job: Callable[[], None]) -> None:
+    def do(self, job: Callable[[Callable[[], None]], None]) -> None:
         """Do it next; here and now, where no thread can be had."""
+        self._gone.clear()
+        self._over.clear()
         self._jobs.put(job)
         with self._lock:
             if not self._alive:
                 try:
                     host.thread(target=self._work, name="doubtless-commits", daemon=True).start()
                 except RuntimeError:
-                    self._jobs.get()()
-                else:
-                    self._alive = True
+                    self._jobs.get()(self._gone.set)
+                    return
+                self._alive = True
+        self._gone.wait(HANDOVER)
+
+    def give_way(self, seconds: float) -> bool:
+        """Stand still for so long, or until the last job is over; whether it is."""
+        return self._over.wait(seconds)
 
     def _work(self) -> None:
         while True:
@@ -46,68 +69,87 @@ class Aside:
                         self._alive = False
                         return
             else:
-                job()
+                job(self._gone.set)
+                self._gone.set()
+                self._over.set()
 
 
 class Turn:
     """Commits what was put down in one store in one turn of a loop; whoever waits goes on after it.
 
-    Where a commit is a question to another process it is made aside: the loop goes on with what does not wait for it, and what
-    is put down meanwhile shares the next one. A file is synced in place: that is shorter than two changes of threads.
+    Many rows are committed aside: the loop goes on with what does not wait for them, and what is put down meanwhile shares the
+    next commit. Tasks that all do the same would all wait for the same one, and the loop would stand still: then it begins with
+    half of them, and works for one half while the other is committed. A few rows of a file are committed in place, which is
+    shorter than two changes of threads; not so where a commit is a question to another process.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
         self._store = store
-        self._waiting: list[asyncio.Future[None]] = []
-        self._aside = Aside() if store.far else None
-        self._under_way = False
+        self._waiting: deque[tuple[Shared, asyncio.Future[None]]] = deque()
+        self._aside = Aside()
+        self._under_way: asyncio.TimerHandle | None = None
+        self._in_step = True  # nobody came while the last commit was made
+        self._begun = self._ended = loop.time()  # when it was
 
-    def end(self) -> asyncio.Future[None]:
-        """Done when what was put down until now has been committed, or refused."""
+    def end(self, ticket: Shared) -> asyncio.Future[None]:
+        """Done when this row, which was put down just now, has been committed, or refused."""
         future = self._loop.create_future()
-        if not self._waiting and not self._under_way:
+        if not self._waiting and self._under_way is None:
             self._loop.call_soon(self._commit)
-        self._waiting.append(future)
+        self._waiting.append((ticket, future))
         return future
 
     def _commit(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if self._aside is None:
-            _wake(waiting, self._flush())
+        count, now = len(self._waiting), self._loop.time()
+        # Two commits take longer than one: it pays where the loop has enough to do between them.
+        halved = self._in_step and count >= 2 * FEW and self._ended - self._begun < 2 * (now - self._ended)
+        self._begun = now
+        if self._store.far or halved or (count >= FEW and not self._in_step):
+            self._under_way = self._loop.call_later(LATE, self._give_way, LATE)
+            self._aside.do(partial(self._commit_aside, (count + 1) // 2 if halved else count))
         else:
-            self._under_way = True
-            self._aside.do(partial(self._commit_aside, waiting))
+            self._committed(self._flush())
 
-    def _commit_aside(self, waiting: list[asyncio.Future[None]]) -> None:
-        failed = self._flush()
+    def _commit_aside(self, most: int, gone: Callable[[], None]) -> None:
+        failed = self._flush(most, gone)
         try:
-            self._loop.call_soon_threadsafe(self._committed, waiting, failed)
+            self._loop.call_soon_threadsafe(self._committed, failed)
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
-    def _committed(self, waiting: list[asyncio.Future[None]], failed: BaseException | None) -> None:
-        self._under_way = False
+    def _give_way(self, waited: float) -> None:
+        if not self._aside.give_way(LATE / 8):
+            self._under_way = self._loop.call_later(2 * waited, self._give_way, 2 * waited)
+
+    def _committed(self, failed: BaseException | None) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            self._under_way = None
+        self._ended = self._loop.time()
+        over: list[asyncio.Future[None]] = []
+        while self._waiting and (self._waiting[0][0].done or failed is not None):
+            over.append(self._waiting.popleft()[1])
+        if not over:  # nothing was committed: each looks for itself
+            over = [future for _, future in self._waiting]
+            self._waiting.clear()
+        self._in_step = not self._waiting
         if self._waiting:
             self._commit()
-        _wake(waiting, failed)
+        for future in over:
+            if future.done():
+                continue
+            if failed is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failed)
 
-    def _flush(self) -> BaseException | None:
+    def _flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> BaseException | None:
         try:
-            self._store.flush()
+            self._store.flush(most, gone)
         except BaseException as error:  # noqa: BLE001 - a signal's: it goes on in whoever waits
             return error
         return None
-
-
-def _wake(waiting: list[asyncio.Future[None]], failed: BaseException | None) -> None:
-    for future in waiting:
-        if future.done():
-            continue
-        if failed is None:
-            future.set_result(None)
-        else:
-            future.set_exception(failed)
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turn]] = weakref.WeakKeyDictionary()

@@ -1361,8 +1361,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a row that is refused is taken out of the commit that it shares, and said",
         "store/sharing.py",
-        "                tickets[-1 - length_hint(rows)].alone = True",
-        "                pass",
+        "                ticket.alone = True\n        cursor.execute",
+        "                pass\n        cursor.execute",
         ("store/test_sharing.py::test_a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
     ),
     Guard(

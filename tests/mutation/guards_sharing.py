@@ -5,6 +5,7 @@ from __future__ import annotations
 TABLES, PG = "store/sql/postgres/0001.sql", "store/pg/sharing.py"
 STORE = "store/test_sharing.py::test_"
 LOOP = "postgres/test_loop_commits.py::test_"
+ASIDE = "tasks/test_loop_aside.py::test_"
 WIRE = "postgres/test_sharing.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
@@ -61,9 +62,65 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: an event loop does not stand still for a commit",
         "turns.py",
-        "Aside() if store.far else None",
-        "None",
+        "if self._store.far or halved or (count >= FEW and not self._in_step):",
+        "if halved or (count >= FEW and not self._in_step):",
         (LOOP + "an_event_loop_goes_on_while_its_rows_are_committed_and_what_comes_meanwhile_shares_the_next_commit",),
+    ),
+    (
+        "SQLite: of one statement for many rows that is refused, each row is written by itself",
+        "store/sharing.py",
+        "                    self._write_all(cursor, tickets)\n        except",
+        "                    raise\n        except",
+        (ASIDE + "one_row_that_is_refused_takes_none_of_a_large_commit_with_it",),
+    ),
+    (
+        "SQLite: the rows of a large commit are guarded by a freeze",
+        "store/sql/sqlite.sql",
+        "AND (column22 IS NULL OR NOT EXISTS (SELECT 1 FROM freezes))",
+        "",
+        (STORE + "a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
+    ),
+    (
+        "SQLite: the rows of a large commit are those of their owners",
+        "store/sql/sqlite.sql",
+        "WHEN (SELECT epoch FROM tasks WHERE task_id = column1) = column19",
+        "WHEN 1",
+        (STORE + "a_row_of_an_owner_that_was_replaced_is_refused_alone",),
+    ),
+    (
+        "SQLite: an event loop does not stand still for many rows",
+        "turns.py",
+        "if self._store.far or halved or (count >= FEW and not self._in_step):",
+        "if self._store.far:",
+        (ASIDE + "of_rows_put_down_together_half_are_committed_beside_the_loop_which_goes_on",),
+    ),
+    (
+        "SQLite: a few rows cost no change of threads",
+        "turns.py",
+        "if self._store.far or halved or (count >= FEW and not self._in_step):",
+        "if True:",
+        (ASIDE + "a_few_rows_of_a_file_are_committed_in_place",),
+    ),
+    (
+        "tasks that do the same are committed in two halves",
+        "turns.py",
+        "(count + 1) // 2 if halved else count",
+        "count",
+        (ASIDE + "of_rows_put_down_together_half_are_committed_beside_the_loop_which_goes_on",),
+    ),
+    (
+        "a loop that never rests gives way to a commit",
+        "turns.py",
+        "self._loop.call_later(LATE, self._give_way, LATE)",
+        "self._loop.call_later(3600, self._give_way, LATE)",
+        (ASIDE + "a_loop_that_never_rests_lets_a_commit_say_that_it_is_over",),
+    ),
+    (
+        "a job that never says that it has gone holds no loop up",
+        "turns.py",
+        "                self._gone.set()\n",
+        "",
+        (ASIDE + "a_job_that_fails_before_it_has_gone_holds_nobody_up",),
     ),
     (
         "the thread that commits for a loop ends",

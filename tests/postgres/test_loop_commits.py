@@ -28,12 +28,12 @@ class Commits:
         self.go_on.set()
         self._write, self.store._sharing._write = self.store._sharing._write, self._stopped
 
-    def _stopped(self, tickets: Any, written: Any) -> Any:
+    def _stopped(self, tickets: Any, *more: Any) -> Any:
         self.rows.append(len(tickets))
         self.threads.add(threading.current_thread())
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
-        return self._write(tickets, written)
+        return self._write(tickets, *more)
 
     def stop(self) -> None:
         """Stop the next commit, until somebody asks for what came of a row."""

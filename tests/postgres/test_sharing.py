@@ -144,9 +144,9 @@ def test_rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again(
     rows = [hand.row() for hand in made]
     execute, lose = store._link._execute, True
 
-    def losing(connection: Any, sql: str, args: Any) -> Any:
+    def losing(connection: Any, sql: Any, args: Any) -> Any:
         nonlocal lose
-        if lose and sql == store._queries["append_shared"]:
+        if lose and sql is store._sharing.statement:
             lose = False
             for row in rows[:stand]:
                 other._write_rows([row], other._append, values_of(row, None), None)
@@ -155,12 +155,12 @@ def test_rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again(
         sent.append(sql)
         return execute(connection, sql, args)
 
-    sent: list[str] = []
+    sent: list[Any] = []
     store._link._execute = losing  # type: ignore[method-assign]
     tickets = [store.submit([row]) for row in rows]
     store.flush()
     asked = [store._queries["rows_standing"]]
-    assert sent == (asked if stand == MANY else [*asked, store._queries["append_shared"]])
+    assert sent == (asked if stand == MANY else [*asked, store._sharing.statement])
     assert [landed(store, ticket) for ticket in tickets] == [None] * MANY
     assert len(sent) == (1 if stand == MANY else 2)
     assert [store.rows(hand.task_id)[1:] for hand in made] == [[row] for row in rows]

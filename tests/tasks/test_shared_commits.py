@@ -142,7 +142,7 @@ def test_tasks_of_one_event_loop_share_their_commits(app: Doubtless, world: Worl
     asyncio.run(together())
     own = one - 20  # accept, claim, the first row and the end are each task's own; those of the ten writes are shared
     assert one >= 20
-    assert commits.count <= 20 + SIDE_BY_SIDE * own
+    assert commits.count <= 2 * 20 + SIDE_BY_SIDE * own  # a half of them while the loop works for the other
     assert world.n() == (SIDE_BY_SIDE + 2) * 10
 
 
@@ -246,10 +246,10 @@ def test_a_row_that_is_refused_does_not_harm_those_beside_it(app: Doubtless, wor
         begun = [asyncio.ensure_future(app.arun(task, f"t{n}", name=f"t{n}")) for n in range(3)]
         flush = app.store.flush
 
-        def meddled() -> None:  # between the moment when a row is put down and its commit, somebody else writes in one log
+        def meddled(*how: Any) -> None:  # between the moment when a row is put down and its commit, somebody else writes
             app.store.flush = flush  # type: ignore[method-assign]
             app.cancel("t1", by="anna", why="no longer wanted")
-            flush()
+            flush(*how)
 
         app.store.flush = meddled  # type: ignore[method-assign]
         return await asyncio.gather(*begun, return_exceptions=True)
@@ -269,10 +269,10 @@ def test_a_freeze_that_comes_before_the_commit_stops_the_write(app: Doubtless, w
     async def frozen() -> None:
         flush = app.store.flush
 
-        def meddled() -> None:
+        def meddled(*how: Any) -> None:
             app.store.flush = flush  # type: ignore[method-assign]
             app.freeze("pay", by="anna", why="a wrong price list")
-            flush()
+            flush(*how)
 
         app.store.flush = meddled  # type: ignore[method-assign]
         with pytest.raises(TaskFrozen):
@@ -296,12 +296,12 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
     async def together(at: int) -> list[Any]:
         flush, turn = store.flush, 0
 
-        def full() -> None:
+        def full(*how: Any) -> None:
             nonlocal turn
             turn += 1
             if turn == at:
                 full_disk(store, True)
-            flush()
+            flush(*how)
 
         store.flush = full  # type: ignore[method-assign]
         try:
@@ -383,7 +383,7 @@ def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, 
     async def lost() -> None:
         flush = store.flush
 
-        def forgotten() -> None:
+        def forgotten(*how: Any) -> None:
             store.flush = flush  # type: ignore[method-assign]
             store._sharing.waiting.clear()
 

@@ -225,8 +225,12 @@ class Store(Protocol):
         They are not durable before `landed` has returned, and nobody sees them. The task's next row is sealed only then.
         """
 
-    def flush(self) -> None:
-        """Commit what was put down, in one transaction. A row that is refused does not harm the others."""
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones.
+
+        A row that is refused does not harm the others. `gone`: called when nothing but the commit itself is left to do, which
+        leaves the interpreter to other threads.
+        """
 
     def landed(self, ticket: Any) -> None:
         """Return when the rows of a ticket are durable, after a `flush` if need be; raise what `append` would."""

@@ -307,11 +307,11 @@ class PostgresStore(Reading):
             return None
         return self._sharing.put(event, guard, blobs)
 
-    def flush(self) -> None:
-        """Commit what was put down; what came of each row says `landed`."""
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
         if self._sharing.waiting:
             with self._sharing.turn:
-                self._sharing.commit()
+                self._sharing.commit(most, gone)
 
     def landed(self, ticket: Ticket) -> None:
         """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""

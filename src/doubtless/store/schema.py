@@ -43,6 +43,10 @@ PLAIN = frozenset(
 the row names a business key (`fold.names_key`)."""
 
 
+ROW = f"({','.join('?' * (len(COLUMNS) + 1))})"
+"""One row of several, and the step whose freeze would refuse it."""
+
+
 class Meta(NamedTuple):
     """The meta row. `generation` counts claims, parks and ends; the mark follows it."""
 
@@ -91,6 +95,8 @@ def queries() -> dict[str, str]:
             "columns": ", ".join(COLUMNS),
             "values": ", ".join(f"?{place}" for place in range(1, len(COLUMNS) + 1)),
             "values_after_seq": ", ".join(f"?{place}" for place in range(3, len(COLUMNS) + 1)),
+            "columns_after_seq": ", ".join(f"column{place}" for place in range(3, len(COLUMNS) + 1)),
+            "row": ROW,
             "head": ", ".join(Head._fields),
             "case": ", ".join(CaseRow._fields),
             "key": ", ".join(KeyRow._fields),

@@ -6,30 +6,38 @@ connection; the first to have it commits all that lie there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import length_hint
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
 
 from ..errors import StoreError
-from ..events import Event
+from ..events import COLUMNS, Event
 from .base import Blob
+from .schema import ROW
 from .tickets import Ticket, Waiting
 from .transaction import put_blobs, same
 
 if TYPE_CHECKING:
+    from apsw import SQLiteValue
+
     from .link import Link
 
 
-class Sharing:
-    """The rows that wait for a commit, and the commit that they share. `plain`, `unfrozen`: the statements of an append."""
+MOST = 256
+"""How many rows go in one statement: SQLite's driver keeps its text compiled while it is shorter than 16 KiB."""
 
-    def __init__(self, link: Link, plain: str, unfrozen: str) -> None:
+_NO_ROW = [None] * (len(COLUMNS) + 1)
+
+
+class Sharing:
+    """The rows that wait for a commit, and the commit that they share. `sql`: the statement of them all, for one row."""
+
+    def __init__(self, link: Link, sql: str) -> None:
         self.waiting = Waiting()
         self._link = link
-        self._plain = plain
-        self._unfrozen = unfrozen
+        self._sql = sql
+        self._made: dict[int, str] = {}
 
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
         """Put a row down; it is durable when its ticket is done and not alone."""
@@ -37,17 +45,21 @@ class Sharing:
         self.waiting.append(ticket)
         return ticket
 
-    def commit(self) -> None:
-        """Commit all rows that wait; the caller holds the link's lock. One that is refused does not harm the others.
+    def commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        """Commit all rows that wait, or the oldest of them; the caller holds the link's lock (`base.Store.flush`).
 
+        One that is refused does not harm the others.
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
-        tickets = self.waiting.take()
-        if not tickets:
-            return
+        left = len(self.waiting) if most is None else most
+        while tickets := self.waiting.take(min(left, MOST)):
+            left -= len(tickets)
+            self._commit(tickets, gone)
+
+    def _commit(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         hooks = self._link.hooks
         try:
-            self._write(tickets)
+            self._write(tickets, gone)
         except BaseException:
             self._link.take_back()
             for ticket in tickets:
@@ -60,22 +72,23 @@ class Sharing:
             for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
                 hooks("append:after")
 
-    def _write(self, tickets: list[Ticket]) -> None:
+    def _write(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         link = self._link
         try:
             cursor = link.writable("append")
-            cursor.execute("BEGIN IMMEDIATE")
-            for ticket in tickets:
-                if link.hooks is not None:
+            if link.hooks is not None:
+                for _ in tickets:
                     link.hooks("append:before")
-                if ticket.blobs:
-                    put_blobs(cursor, ticket.blobs)
-            guarded = [ticket for ticket in tickets if ticket.guard is not None]
-            if guarded:
-                self._insert(cursor, self._unfrozen, guarded)
-            if len(guarded) < len(tickets):
-                self._insert(cursor, self._plain, [ticket for ticket in tickets if ticket.guard is None])
-            cursor.execute("COMMIT")
+            if any(ticket.blobs for ticket in tickets):
+                self._write_all(cursor, tickets)
+            else:
+                sql, values = self._sql_of(len(tickets)), _values(tickets)
+                if gone is not None:
+                    gone()
+                try:
+                    cursor.execute(sql, values)
+                except apsw.ConstraintError:  # nothing of it is written
+                    self._write_all(cursor, tickets)
         except apsw.Error as error:
             link.take_back()
             for ticket in tickets:
@@ -84,15 +97,24 @@ class Sharing:
             for ticket in tickets:
                 ticket.error = error
 
-    def _insert(self, cursor: apsw.Cursor, sql: str, tickets: list[Ticket]) -> None:
-        """Write rows, one after the other, but for those that are refused."""
-        rows = iter([ticket.event for ticket in tickets])
-        while True:
+    def _write_all(self, cursor: apsw.Cursor, tickets: list[Ticket]) -> None:
+        """Write rows one after the other, with their content, in one transaction; but for those that are refused."""
+        cursor.execute("BEGIN IMMEDIATE")
+        sql = self._sql_of(1)
+        for ticket in tickets:
+            put_blobs(cursor, ticket.blobs)
             try:
-                cursor.executemany(sql, rows)
-                return
-            except apsw.ConstraintError:  # only the statement of this row is undone; go on after it
-                tickets[-1 - length_hint(rows)].alone = True
+                cursor.execute(sql, _values([ticket]))
+            except apsw.ConstraintError:
+                ticket.alone = True
+        cursor.execute("COMMIT")
+
+    def _sql_of(self, count: int) -> str:
+        """The statement for so many rows, and a few more that are none: so there are not many that have to be compiled."""
+        count = _rounded(count)
+        if count not in self._made:
+            self._made[count] = self._sql.replace(ROW, ",".join([ROW] * count))
+        return self._made[count]
 
     def _look_up(self, ticket: Ticket, error: apsw.Error) -> None:
         if ticket.alone:
@@ -101,3 +123,15 @@ class Sharing:
             self._link.fate("append", error, lambda cursor: True if same(cursor, [ticket.event]) else None)
         except StoreError as failed:
             ticket.error = failed
+
+
+def _rounded(count: int) -> int:
+    return count if count <= 4 else -(-count // 8) * 8
+
+
+def _values(tickets: list[Ticket]) -> list[SQLiteValue]:
+    values: list[SQLiteValue] = []
+    for ticket in tickets:
+        values += ticket.event
+        values.append(ticket.guard)
+    return values + _NO_ROW * (_rounded(len(tickets)) - len(tickets))

@@ -85,7 +85,7 @@ class SqliteStore(Reading):
         self._queries = queries()
         self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
-        self._sharing = Sharing(self._link, self._append, self._append_unfrozen)
+        self._sharing = Sharing(self._link, self._queries["append_shared"])
         self._chained = {}
 
     def info(self) -> StoreInfo:
@@ -261,11 +261,11 @@ class SqliteStore(Reading):
             return None
         return self._sharing.put(event, guard, blobs)
 
-    def flush(self) -> None:
-        """Commit what was put down; what came of each row says `landed`."""
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
         if self._sharing.waiting:
             with self._link.lock:
-                self._sharing.commit()
+                self._sharing.commit(most, gone)
 
     def landed(self, ticket: Ticket) -> None:
         """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""

@@ -76,11 +76,11 @@ class MortalStore:
             self._at_append("before", events)
         return ticket
 
-    def flush(self) -> None:
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down; a dead process commits nothing."""
         with self._lock:
             if self._dead is None:
-                self._store.flush()
+                self._store.flush(most, gone)
 
     def landed(self, ticket: Any) -> None:
         """What came of a row; the process may die when it is durable."""

@@ -15,8 +15,9 @@ from ...errors import StoreError, StoreUnavailable
 from ...events import Event, Instant
 from ..base import Blob
 from ..tickets import Ticket, Waiting
+from .batch import Batch, Rows
 from .link import Link, Refusal, Row
-from .rows import blob_arrays, shared_json
+from .rows import blob_arrays
 
 MOST = 1000
 """How many rows go in one statement."""
@@ -44,7 +45,7 @@ class Sharing:
     ) -> None:
         self.begin()
         self._link = link
-        self._sql = sql
+        self.statement = Batch(sql)
         self._clock = clock
         self._took = took
         self._standing = standing
@@ -62,34 +63,37 @@ class Sharing:
         self.waiting.append(ticket)
         return ticket
 
-    def commit(self) -> None:
-        """Commit all rows that wait; the caller holds `turn`. One that is refused does not harm the others.
+    def commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        """Commit the rows that wait, or the oldest of them; the caller holds `turn` (`base.Store.flush`).
 
+        One that is refused does not harm the others.
         Raises only what is no error (a signal's exception): then too every ticket is done.
         """
-        while tickets := self.waiting.take(MOST):
+        left = len(self.waiting) if most is None else most
+        while tickets := self.waiting.take(min(left, MOST)):
+            left -= len(tickets)
             part: list[Ticket] = []
             size = 0
             try:
                 for ticket in tickets:
                     more = sum(len(blob.content) for blob in ticket.blobs)
                     if part and size + more > MOST_CONTENT:
-                        self._commit(part)
+                        self._commit(part, gone)
                         part, size = [], 0
                     part.append(ticket)
                     size += more
-                self._commit(part)
+                self._commit(part, gone)
             finally:
                 for ticket in tickets:
                     if not ticket.done:  # something broke in on it: each looks for itself
                         ticket.alone = ticket.done = True
 
-    def _commit(self, tickets: list[Ticket]) -> None:
+    def _commit(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         tickets.sort(key=_place)  # in one order for all writers, so that no two wait for each other
         written: set[tuple[str, int]] = set()
         failed: StoreUnavailable | None = None
         try:
-            self._write(tickets, written)
+            self._write(tickets, written, gone)
         except StoreUnavailable as error:
             failed = error
         except (Refusal, StoreError, ValueError):  # nothing was written: each asks for itself, so that a row's fault is its own
@@ -103,14 +107,15 @@ class Sharing:
                 ticket.error = _copy(failed)
             ticket.done = True
 
-    def _write(self, tickets: list[Ticket], written: set[tuple[str, int]]) -> None:
+    def _write(
+        self, tickets: list[Ticket], written: set[tuple[str, int]], gone: Callable[[], None] | None
+    ) -> None:  # fmt: skip
         """Send these rows in one statement; `written`: takes in those that stand."""
         events = [ticket.event for ticket in tickets]
-        args = (
-            shared_json([(ticket.event, ticket.guard) for ticket in tickets]),
-            len(events),
-            any(ticket.guard is not None for ticket in tickets),
+        rows = Rows(
+            [(ticket.event, ticket.guard) for ticket in tickets],
             *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]),
+            gone,
         )
         sent = self._clock()
 
@@ -124,10 +129,10 @@ class Sharing:
             if places is None:  # all of them
                 written.update(map(_key, events))
             else:
-                written.update((task, int(seq)) for seq, _, task in (place.partition(" ") for place in places))
+                written.update((task, seq) for seq, task in places)
             return True
 
-        self._link.write("append", self._sql, args, stand, made)
+        self._link.write("append", self.statement, rows, stand, made)
 
 
 def _key(event: Event) -> tuple[str, int]:

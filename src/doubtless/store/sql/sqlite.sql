@@ -197,6 +197,21 @@ VALUES (
   {{values_after_seq}}
 )
 
+-- name: append_shared
+-- One autocommitted statement for rows of many tasks, {{row}} as often as there are rows: each is checked as `append` does, and
+-- as `append_unfrozen` where it has a guard. One that is refused takes all of them back. A row without a task is none.
+INSERT INTO events ({{columns}})
+SELECT
+  column1,
+  CASE
+    WHEN (SELECT epoch FROM tasks WHERE task_id = column1) = column19
+      AND (column22 IS NULL OR NOT EXISTS (SELECT 1 FROM freezes))
+    THEN column2
+  END,
+  {{columns_after_seq}}
+FROM (VALUES {{row}})
+WHERE column1 IS NOT NULL
+
 -- name: append_guarded
 -- The same while this step is not frozen, checked at that moment. Refused also: frozen.
 INSERT INTO events ({{columns}})

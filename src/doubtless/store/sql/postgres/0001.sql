@@ -242,9 +242,9 @@ END $$;
 -- Rows of many owners, no two of one task, that change no projection: each as `append_1` writes it, or left out where that would
 -- refuse it, so that it does not harm the others. Scalar subqueries and not joins: each is one look into an index, whatever the
 -- planner believes of the tables. `p_guarded`: the freeze of some step is asked. Gives the store's clock, and the places of the
--- rows that were written; null when all were.
+-- rows that were written, as JSON; null when all were.
 CREATE FUNCTION {{schema}}.append_shared_1(
-  p_rows json, p_count bigint, p_guarded boolean, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT written text[]
+  p_rows json, p_count bigint, p_guarded boolean, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT written text
 ) LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM {{schema}}.refuse_undurable();
@@ -275,7 +275,7 @@ BEGIN
     ON CONFLICT DO NOTHING
     RETURNING task_id, event_seq
   )
-  SELECT CASE WHEN count(*) < p_count THEN coalesce(array_agg(event_seq || ' ' || task_id), '{}') END
+  SELECT CASE WHEN count(*) < p_count THEN coalesce(json_agg(json_build_array(event_seq, task_id))::text, '[]') END
   INTO written
   FROM made;
   now_at := {{schema}}.clock();
