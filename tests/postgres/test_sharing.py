@@ -262,7 +262,7 @@ def test_whoever_finds_nobody_on_the_way_goes_at_once_and_by_itself(open_store: 
     row = hand.row()
     sent.clear()
     store.append([row])
-    assert sent == [store._append]
+    assert sent == [store._direct]
 
 
 def test_a_shared_statement_is_one_round_trip_through_a_transaction_pooler(
