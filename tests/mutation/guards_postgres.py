@@ -238,7 +238,7 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: the server's time is asked for with a row now and then",
         "store/pg/clock.py",
-        "self.local().boot - self._asked > LATELY",
+        "boot - self._asked > LATELY",
         "False",
         (APPEND + "a_row_is_written_by_the_statement_itself_and_now_and_then_by_the_function_which_tells_the_server_s_time",),
     ),

@@ -332,8 +332,8 @@ class PostgresStore(Reading):
             args = (*params_of(event), guard, *blob_arrays(blobs))
             self._write_rows([event], self._queries["append"], args, guard)
         else:
-            append = self._append if not self._own_clock and self._clock.wants_time() else self._direct
-            self._write_rows([event], append, values_of(event, guard), guard)
+            timed = not self._own_clock and self._clock.wants_time(event.boot_at)
+            self._write_rows([event], self._append if timed else self._direct, values_of(event, guard), guard, timed=timed)
 
     def _may_append(self, events: Sequence[Event]) -> bool:
         """Whether this process has the claim of these rows; False: it lost it, and they stand. Raises: StaleEpoch (I4)."""
@@ -344,12 +344,17 @@ class PostgresStore(Reading):
             self._refuse(event, "DBLST", owned=True)
         return False
 
-    def _write_rows(self, events: Sequence[Event], sql: str | Statement, args: Sequence[object], guard: str | None) -> None:
-        """Write sealed rows, or find that they stand; sent again as they are where their fate is not known."""
-        sent = self._local()
+    def _write_rows(
+        self, events: Sequence[Event], sql: str | Statement, args: Sequence[object], guard: str | None, *, timed: bool = True
+    ) -> None:
+        """Write sealed rows, or find that they stand; sent again as they are where their fate is not known.
+
+        `timed`: the statement tells the server's time.
+        """
+        sent = self._local() if timed else None
 
         def made(rows: list[Row]) -> bool:
-            if rows:
+            if sent is not None:
                 self._clock.take(rows[0][0], sent)
             return True
 

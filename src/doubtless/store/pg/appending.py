@@ -37,13 +37,12 @@ class Prepared:
 
     def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> pq.abc.PGresult:
         """Run it. Raises what the driver raises of a statement: psycopg.Error."""
-        server = session.pgconn
-        if not prepared:
-            result = server.exec_params(self._sql, args, self._types, self._formats, 1)
-        else:
+        if prepared:
             if self._name not in session.prepared:
                 self._prepare(session)
-            result = server.exec_prepared(self._name, args, self._formats, 1)  # type: ignore[arg-type]  # None is NULL
+            result = session.pgconn.exec_prepared(self._name, args, self._formats, 1)  # type: ignore[arg-type]  # None is NULL
+        else:
+            result = session.pgconn.exec_params(self._sql, args, self._types, self._formats, 1)
         if result.status not in _DONE:
             raise error_from_result(result, encoding="utf-8")
         return result
@@ -68,7 +67,8 @@ class Appending:
 
     def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
         """Run it: the store's clock. Raises psycopg.Error."""
-        value = self._function.run(session, args, prepared=prepared).get_value(0, 0)
+        padded = [*args, *[None] * (len(APPENDED) - len(args))]  # no guard, and no content
+        value = self._function.run(session, padded, prepared=prepared).get_value(0, 0)
         assert value is not None
         return [_unpack(value)]
 
@@ -87,22 +87,19 @@ class Direct(Appending):
     def run(self, session: Session, args: Sequence[bytes | None], *, prepared: bool) -> list[Row]:
         """Run it: nothing, or the store's clock. Raises psycopg.Error."""
         if prepared:
-            if args[_GUARD] is None:
-                result = self._plain.run(session, args[:_GUARD], prepared=True)
-            else:
-                result = self._guarded.run(session, args[: _GUARD + 1], prepared=True)
-            if result.command_tuples:
+            statement = self._plain if len(args) == _GUARD else self._guarded
+            if statement.run(session, args, prepared=True).command_tuples:
                 return []
         return super().run(session, args, prepared=prepared)
 
 
 def values_of(event: Event, guard: str | None) -> list[bytes | None]:
-    """A row without content beside it, as the statement takes it."""
+    """A row without content beside it, as the statement takes it; with a guard that comes last."""
     (
         task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
         epoch, form, prev,
     ) = event  # fmt: skip
-    return [
+    values = [
         task.encode(),
         _pack(seq),
         None if step is None else _pack(step),
@@ -114,21 +111,21 @@ def values_of(event: Event, guard: str | None) -> list[bytes | None]:
         None if effect is None else effect.encode(),
         key,
         digest,
-        _text(given),
-        _text(made),
+        None if given is None else _text(given),
+        None if made is None else _text(made),
         None if error is None else error.encode(),
-        _text(data),
+        None if data is None else _text(data),
         None if began is None else _pack(began),
         None if ended is None else _pack(ended),
         _pack(boot),
         None if epoch is None else _pack(epoch),
         _pack(form),
         prev,
-        None if guard is None else guard.encode(),
-        None,
-        None,
     ]
+    if guard is not None:
+        values.append(guard.encode())
+    return values
 
 
-def _text(ref: str | bytes | None) -> bytes | None:
-    return ref.encode() if type(ref) is str else None if ref is None else str(ref_out(ref)).encode()
+def _text(ref: str | bytes) -> bytes:
+    return ref.encode() if type(ref) is str else str(ref_out(ref)).encode()

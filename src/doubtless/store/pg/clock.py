@@ -41,9 +41,9 @@ class ServerClock:
         assert self._wall is not None
         return Instant(self._wall + here.boot - self._boot, here.boot)
 
-    def wants_time(self) -> bool:
-        """Whether no answer has brought the server's time lately."""
-        return self._wall is None or self.local().boot - self._asked > LATELY
+    def wants_time(self, boot: int) -> bool:
+        """Whether no answer had brought the server's time lately when this machine's clock said `boot`."""
+        return self._wall is None or boot - self._asked > LATELY
 
     def take(self, wall: int, sent: Instant) -> None:
         """Take in the server's time, which it told after `sent` and before now; kept as it is while it fits."""
