@@ -219,3 +219,22 @@ def test_an_append_and_its_epoch_check_are_one_round_trip(
         store.close()
     finally:
         pooler.close()
+
+
+def test_no_more_connections_are_in_use_at_once_than_the_url_says_and_who_finds_none_waits(
+    open_store: Open, url: str, clock: FakeClock
+) -> None:
+    link = open_store(f"{url}&connections=2")._link
+    first, second = link.take(), link.take()
+    taken: list[object] = []
+    waits = threading.Thread(target=lambda: taken.append(link.take()))
+    waits.start()
+    waits.join(0.05)
+    assert waits.is_alive() and not taken
+    link.give(second)
+    waits.join(30)
+    assert taken == [second]
+    link.give(second)
+    link.give(first)
+    assert link.take() is first  # the one that was used last
+    link.give(first)
