@@ -195,9 +195,7 @@ def test_while_the_server_cannot_be_reached_each_row_of_a_shared_statement_says_
     cutter.serve = real  # type: ignore[method-assign]
 
 
-def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(
-    open_store: Open, hands: Callable[..., list[Hand]]
-) -> None:
+def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(open_store: Open, hands: Callable[..., list[Hand]]) -> None:
     store = open_store()
     made = hands(store, 4)
     rows = [hand.row() for hand in made]
@@ -213,6 +211,31 @@ def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(
     assert [store.last(hand.task_id) == row for hand, row in zip(made, rows, strict=True)] == [True, False, False, True]
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"event_seq": 7},
+        {"prev_hash": None},
+        {"started_at": None, "finished_at": None},
+        {"kind": Kind.TASK_ENDED, "status": "failed"},
+        {"status": "ready"},
+    ],
+    ids=["gap", "chain", "time", "kind", "status"],
+)
+def test_what_no_row_of_a_log_may_be_is_not_written_with_others_either(
+    open_store: Open, hands: Callable[..., list[Hand]], fault: dict[str, Any]
+) -> None:
+    store = open_store()
+    made = hands(store, 3)
+    rows = [hand.row() for hand in made]
+    rows[1] = rows[1]._replace(**fault)
+    tickets = [store._sharing.put(row, None) for row in rows]
+    store.flush()
+    assert [ticket.alone for ticket in tickets] == [False, True, False]
+    assert [len(store.rows(hand.task_id)) for hand in made] == [2, 1, 2]
+    assert store.verify() == []
+
+
 def test_rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself(
     open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
 ) -> None:
@@ -222,7 +245,9 @@ def test_rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_its
     tickets = [store.submit([row], guard="pay" if n == 2 else None) for n, row in enumerate(rows)]
     other.release("t-0", made[0].epoch)
     other.claim("t-0")
-    other.add(STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, clock.now(), data={"step": "pay", "by": "anna", "why": "prices"})])
+    other.add(
+        STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, clock.now(), data={"step": "pay", "by": "anna", "why": "prices"})]
+    )
     store.flush()
     ended = [landed(store, ticket) for ticket in tickets]
     assert isinstance(ended[0], StaleEpoch)

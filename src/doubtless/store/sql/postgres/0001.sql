@@ -240,9 +240,9 @@ BEGIN
 END $$;
 
 -- Rows of many owners, no two of one task, that change no projection: each as `append_1` writes it, or left out where that would
--- refuse it, so that it does not harm the others. Scalar subqueries and not joins: each is one look into an index, whatever the
--- planner believes of the tables. `p_guarded`: the freeze of some step is asked. Gives the store's clock, and the places of the
--- rows that were written, as JSON; null when all were.
+-- refuse it, so that it does not harm the others; what `check_row` looks at is a part of its plan. Scalar subqueries and not
+-- joins: each is one look into an index, whatever the planner believes of the tables. `p_guarded`: the freeze of some step is
+-- asked. Gives the store's clock, and the places of the rows that were written, as JSON; null when all were.
 CREATE FUNCTION {{schema}}.append_shared_1(
   p_rows json, p_count bigint, p_guarded boolean, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT written text
 ) LANGUAGE plpgsql AS $$
@@ -255,19 +255,20 @@ BEGIN
     PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
   END IF;
   WITH made AS (
-    INSERT INTO {{schema}}.events ({{columns}})
-    SELECT {{columns}}
+    INSERT INTO {{schema}}.events ({{columns}}, checked_1)
+    SELECT {{columns}}, true
     FROM json_to_recordset(p_rows) AS given (guard text, {{typed_columns}})
     WHERE (SELECT task.epoch FROM {{schema}}.tasks AS task WHERE task.task_id = given.task_id) = given.epoch
       AND (
-        given.event_seq = 1
-        OR (
-          SELECT 1
-          FROM {{schema}}.events AS before
-          WHERE before.task_id = given.task_id
-            AND before.event_seq = given.event_seq - 1
-        ) = 1
-      )
+        SELECT 1
+        FROM {{schema}}.events AS before
+        WHERE before.task_id = given.task_id
+          AND before.event_seq = given.event_seq - 1
+      ) = 1
+      AND given.prev_hash IS NOT NULL
+      AND coalesce(given.started_at, given.finished_at) IS NOT NULL
+      AND given.kind NOT IN ({{task_kinds}})
+      AND (given.status IN ({{step_statuses}})) IS NOT FALSE
       AND (
         given.guard IS NULL
         OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step IN (given.guard, '*'))
