@@ -15,10 +15,11 @@ from .schema import PLAIN
 class Ticket:
     """One sealed row that waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
 
-    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused.
+    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused. `sent`: its
+    text, where it is sent as one: made when it is put down, while another commit is on its way.
     """
 
-    __slots__ = ("alone", "blobs", "done", "error", "event", "guard")
+    __slots__ = ("alone", "blobs", "done", "error", "event", "guard", "sent")
 
     def __init__(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
         self.event = event
@@ -27,6 +28,7 @@ class Ticket:
         self.done = False
         self.alone = False
         self.error: StoreError | None = None
+        self.sent = ""
 
 
 class Waiting(deque[Ticket]):

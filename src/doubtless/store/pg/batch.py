@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from psycopg import pq
 from psycopg.errors import error_from_result
 
-from ...events import Event
 from .link import Row, Session
-from .rows import shared_json
 
 _pack = struct.Struct("!q").pack
 _unpack = struct.Struct("!q").unpack
@@ -26,21 +24,21 @@ _DUPLICATE = "42P05"
 
 
 class Rows(NamedTuple):
-    """Rows of many tasks, each with the step whose freeze would refuse it; and the content that they name, as two arrays.
+    """Rows of many tasks, each as its text (`rows.shared_row`); and the content that they name, as two arrays.
 
-    `gone`: called right before they are sent (`base.Store.flush`).
+    `guarded`: the freeze of some step would refuse one of them. `gone`: called right before they are sent (`base.Store.flush`).
     """
 
-    rows: Sequence[tuple[Event, str | None]]
+    rows: Sequence[str]
+    guarded: bool
     digests: Sequence[bytes] | None
     contents: Sequence[bytes] | None
     gone: Callable[[], None] | None
 
     def values(self) -> list[bytes | None]:
         """As the statement takes them. Raises: UnicodeEncodeError for what is no text."""
-        guarded = any(guard is not None for _, guard in self.rows)
-        sent = shared_json(self.rows).encode()
-        return [sent, _pack(len(self.rows)), b"\1" if guarded else b"\0", _array(self.digests), _array(self.contents)]
+        sent, guarded = f"[{','.join(self.rows)}]".encode(), b"\1" if self.guarded else b"\0"
+        return [sent, _pack(len(self.rows)), guarded, _array(self.digests), _array(self.contents)]
 
 
 class Batch:

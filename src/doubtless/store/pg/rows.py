@@ -54,13 +54,11 @@ def rows_json(events: Sequence[Event]) -> str:
     )
 
 
-def shared_json(rows: Sequence[tuple[Event, str | None]]) -> str:
-    """Rows of many tasks as one text, each with the step whose freeze would refuse it: a list of objects, by column."""
-    return "[" + ",".join([_object(event, guard) for event, guard in rows]) + "]"
+def shared_row(event: Event, guard: str | None) -> str:
+    """A row as a JSON object by column, without what it does not hold, and with the step whose freeze would refuse it.
 
-
-def _object(event: Event, guard: str | None) -> str:
-    """A row as a JSON object, without what it does not hold; written out, because it is made for each row of a batch."""
+    Written out, because it is made for each row of a batch.
+    """
     (
         task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
         epoch, form, prev,

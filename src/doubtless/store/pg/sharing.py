@@ -17,7 +17,7 @@ from ..base import Blob
 from ..tickets import Ticket, Waiting
 from .batch import Batch, Rows
 from .link import Link, Refusal, Row
-from .rows import blob_arrays
+from .rows import blob_arrays, shared_row
 
 MOST = 1000
 """How many rows go in one statement."""
@@ -60,6 +60,7 @@ class Sharing:
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
         """Put a row down; it is durable when its ticket is done and not alone."""
         ticket = Ticket(event, guard, blobs)
+        ticket.sent = shared_row(event, guard)
         self.waiting.append(ticket)
         return ticket
 
@@ -113,7 +114,8 @@ class Sharing:
         """Send these rows in one statement; `written`: takes in those that stand."""
         events = [ticket.event for ticket in tickets]
         rows = Rows(
-            [(ticket.event, ticket.guard) for ticket in tickets],
+            [ticket.sent for ticket in tickets],
+            any(ticket.guard is not None for ticket in tickets),
             *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]),
             gone,
         )
