@@ -221,12 +221,14 @@ class Pooler(Listening):
                     self._free.wait()
                 server = self._pool.pop(0)
             self.transactions.append(server.getsockname()[1])
-            self._transaction(client, server, message)
+            last = self._transaction(client, server, message)
             with self._free:
                 self._pool.append(server)  # the next one gets another
                 self._free.notify()
+            client.sendall(last)  # only now: before, its next transaction could find the pool without this one
 
-    def _transaction(self, client: socket.socket, server: socket.socket, message: Message) -> None:
+    def _transaction(self, client: socket.socket, server: socket.socket, message: Message) -> bytes:
+        """Run one transaction; what is still to be sent of its answer."""
         current: Message | None = message
         while current is not None:
             server.sendall(current.whole())
@@ -234,10 +236,10 @@ class Pooler(Listening):
                 current = read_message(client)
                 assert current is not None
                 server.sendall(current.whole())
-            while (answer := read_message(server)) is not None:
+            while (answer := read_message(server)) is not None and answer.kind != b"Z":
                 client.sendall(answer.whole())
-                if answer.kind == b"Z":
-                    break
             if answer is None or answer.body == b"I":
-                return
+                return b"" if answer is None else answer.whole()
+            client.sendall(answer.whole())
             current = read_message(client)
+        return b""

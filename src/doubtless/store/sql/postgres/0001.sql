@@ -295,12 +295,12 @@ CREATE FUNCTION {{schema}}.put_blobs_1(p_digests bytea[], p_contents bytea[]) RE
   ON CONFLICT DO NOTHING
 $$;
 
--- Rows as a JSON list of lists, in the order of the columns; digests in hex.
+-- Rows as a JSON list of lists, in the order of the columns; digests in hex. jsonb: of json each column would read the whole row.
 CREATE FUNCTION {{schema}}.insert_1(p_rows json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  r json;
+  r jsonb;
 BEGIN
-  FOR r IN SELECT value FROM json_array_elements(p_rows) LOOP
+  FOR r IN SELECT value FROM jsonb_array_elements(p_rows::jsonb) LOOP
     INSERT INTO {{schema}}.events ({{columns}}) VALUES ({{json_columns}});
   END LOOP;
 END $$;
@@ -308,16 +308,16 @@ END $$;
 -- What rows change in the projections, in their transaction, in their order.
 CREATE FUNCTION {{schema}}.apply_1(p_task text, p_changes json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  c json;
+  c jsonb;
 BEGIN
-  FOR c IN SELECT value FROM json_array_elements(p_changes) LOOP
+  FOR c IN SELECT value FROM jsonb_array_elements(p_changes::jsonb) LOOP
     CASE c->>'do'
       WHEN 'head' THEN
         UPDATE {{schema}}.tasks
         SET status = c->>'status', wake_at = (c->>'wake_at')::bigint, why = c->>'why', updated_at = (c->>'at')::bigint,
           tail_seq = (c->>'seq')::bigint, tail_hash = decode(c->>'hash', 'hex'), awaits = c->>'awaits'
         WHERE task_id = p_task
-          AND (c->>'only' IS NULL OR status IN (SELECT json_array_elements_text(c->'only')));
+          AND (c->>'only' IS NULL OR status IN (SELECT jsonb_array_elements_text(c->'only')));
         IF c->>'status' = 'ready' THEN
           PERFORM {{schema}}.tell_1();
         END IF;
