@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from .calls import Frame, Input, Invoke, Overran, Raised, Reply, Request, Return
 from .drivers import called
 from .effects import StepDefinition
 from .errors import DoubtlessError, Parking, StaleEpoch, StoreError
-from .events import Effect, elapsed_most
+from .events import Effect, Event, elapsed_most
 from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
 from .outcomes import NotSent
 from .protocol import FIRST
@@ -26,6 +26,7 @@ from .turns import seats, times_of, turn_of
 
 if TYPE_CHECKING:
     from .passes import Pass
+    from .store.base import Blob, Claim, Store
 
 
 def go_on_loop(run: Pass) -> None:
@@ -33,6 +34,21 @@ def go_on_loop(run: Pass) -> None:
     loop = asyncio.get_running_loop()
     run.loop, run.turn, run.times, run.adrive_step = loop, turn_of(run.runtime.store), times_of(loop), adrive_step
     run.here = partial(asyncio.current_task, loop)
+
+
+async def begin_on_loop(store: Store, accepted: Event, blobs: Sequence[Blob]) -> Claim | None:
+    """`Store.begin`, in a commit that the loop's tasks share. Interrupted, what it has begun is given back, and stands ready."""
+    ticket = store.submit_begin(accepted, blobs)
+    begun: Claim | None
+    try:
+        await turn_of(store).end(ticket)
+    except BaseException:
+        begun = store.landed(ticket)
+        if begun is not None:
+            store.release(accepted.task_id, begun.epoch)
+        raise
+    begun = store.landed(ticket)
+    return begun
 
 
 async def adrive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:

@@ -22,6 +22,7 @@ from .passes import Ending, Park, Pass
 from .questions import dropped_rows, is_question, question_of
 from .recording import unsent_rows
 from .snapshots import Plan
+from .store.base import Blob
 from .undo_tasks import open_children
 
 OnFailure = Literal["compensate", "hold"]
@@ -53,6 +54,8 @@ class Concluding:
     concluded: bool
     interrupted: BaseException | None
     drained: bool
+    last_row: Event | None = None
+    """The row that this run has ended the task with."""
     repeats = True
     """Whether another pass may follow at once; of a session its host decides."""
     goes_on: bool = False
@@ -110,22 +113,28 @@ class Concluding:
             self.open_case(this, CaseKind.DIVERGED, diverged.evidence(), diverged.message)
             return
         try:
-            text = self.runtime.vault.mask(encode(value, where="the task's output"))
+            ended, blobs = self.done_row(value)
         except NotCanonical as error:
             self.open_case(this, CaseKind.CODE_ERROR, self.code_error(error), str(error))
             return
+        self.append(ended, blobs=blobs)
+
+    def done_row(self, value: Any) -> tuple[Event, Sequence[Blob]]:
+        """The row that says that the task is done, with its output, and what that needs beside it. Raises: NotCanonical."""
+        text = self.runtime.vault.mask(encode(value, where="the task's output"))
         ref, blob = self.runtime.content.put(text)
-        now = self.runtime.store.now()
         ended = draft(
-            self.task_id,
-            Kind.TASK_ENDED,
-            now,
-            step_name=self.code.name,
-            status=TaskStatus.DONE,
-            output_ref=ref,
-            epoch=self.log.epoch,
-        )
-        self.append(ended, blobs=() if blob is None else (blob,))
+            self.task_id, Kind.TASK_ENDED, self.runtime.store.now(), step_name=self.code.name, status=TaskStatus.DONE,
+            output_ref=ref, epoch=self.log.epoch,
+        )  # fmt: skip
+        return ended, () if blob is None else (blob,)
+
+    def plainly_done(self, ending: Ending) -> bool:
+        """Whether nothing stands against the end of a task whose code has returned, so that `finish` writes one row alone."""
+        this, log = self.last, self.log
+        stopped = self.drained or self.interrupted is not None or self.trouble is not None or bool(self.zombies)
+        left = log.open or log.settled or log.cases or this.undriven
+        return not (ending.error or stopped or left or log.held or this.parked or UNDO in self.task_id)
 
     def fail(self, failure: dict[str, Any], this: Pass) -> None:
         """The task fails for good. What it has to undo is undone from here on, or waits for a person; without any it ends."""
@@ -374,6 +383,8 @@ class Concluding:
                     if unless_news and self.log.news != self.last.news:
                         raise
             self.concluded = not goes_on
+            if ended and not goes_on:
+                self.last_row = drafts[-1]
         if goes_on:
             self.log.load()
             self.goes_on = True

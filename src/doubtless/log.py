@@ -69,7 +69,16 @@ class TaskLog(TaskFold):
         self.sure = False  # whether the rows that were loaded are known to be what was written
         self._used: list[int] = []  # rows before the snapshot that are used too
         super().__init__(self._rows_of)
-        self.load()
+        if claim.first is not None:
+            self._begin(claim.first)
+        else:
+            self.load()
+
+    def _begin(self, first: Event) -> None:
+        """Begin behind the only row of a task that this claim has begun."""
+        self.seq, self.hash, self.sure, self._since = first.event_seq, row_hash(first), True, (0, b"")
+        if self.snapshotting is not None:
+            self.snapshotting.begin(self, None)
 
     def deadline(self, path: str) -> Deadline | None:
         """Until when the step at `path` may be sent: of a compensation, and in a task that is one."""

@@ -54,16 +54,16 @@ class Runs:
 
     # ------------------------------------------------------------ one run
 
-    def run(self, task_id: str, wait: bool | str, *, one_of_many: bool = False) -> Any:
+    def run(self, task_id: str, wait: bool | str, *, one_of_many: bool = False, begun: Claim | None = None) -> Any:
         """Claim the task, run it in threads of its own, and return its output or raise how it stands.
 
         `one_of_many`: what its code raises to end the program (`SystemExit`) is said as how it stands; only what
-        interrupts this call itself is raised on.
+        interrupts this call itself is raised on. `begun`: the claim that has begun the task.
         """
-        ended = self.ended(task_id)
+        ended = None if begun is not None else self.ended(task_id)
         if ended is not None:
             return self.result(ended)
-        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
+        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait), granted=begun)
         if run is None:
             return self.run(task_id, wait, one_of_many=one_of_many)
         ending = self.carry(run)
@@ -71,12 +71,12 @@ class Runs:
             ending = Ending()
         return self.outcome(run, ending)
 
-    async def arun(self, task_id: str, wait: bool | str) -> Any:
+    async def arun(self, task_id: str, wait: bool | str, *, begun: Claim | None = None) -> Any:
         """The same on the event loop; a sync task's supervisor runs in a thread."""
-        ended = self.ended(task_id)
+        ended = None if begun is not None else self.ended(task_id)
         if ended is not None:
             return self.result(ended)
-        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait))
+        run = self.claim(task_id, limit=wait_limit(self.app.store.now(), wait), granted=begun)
         if run is None:
             return await self.arun(task_id, wait)
         return self.outcome(run, await self.acarry(run))
@@ -113,7 +113,11 @@ class Runs:
         while True:
             ending: Ending | None = None
             try:
-                ending = await (run.awork(run.last) if run.code.is_async else supervised(run))
+                if run.code.is_async:
+                    ending = await run.awork(run.last)
+                    ending = await run.aend(ending)
+                else:
+                    ending = await supervised(run)
             finally:
                 goes_on = self.leave(run, ending)
             if not goes_on:
@@ -123,7 +127,8 @@ class Runs:
     def claim(self, task_id: str, *, limit: int | None, granted: Claim | None = None) -> TaskRun | None:
         """Become the task's owner, take in what was spilled, and make ready for a pass. Raises TaskBusy.
 
-        `limit`: until when the run waits in place (`wait_limit`). `granted`: the claim, where this process has it already.
+        `limit`: until when the run waits in place (`wait_limit`). `granted`: the claim, where this process has it already;
+        what it does not lead to is given back.
         None: it has ended since it was looked at. Terminal events are final (I3): its code is not run again.
         """
         runtime = self.app.runtime
@@ -159,7 +164,7 @@ class Runs:
     def task_run(self, runtime: Runtime, claim: Claim, task: Task[..., Any], limit: int | None) -> TaskRun:
         """A claim of a task whose code this app has."""
         log = TaskLog(runtime.store, claim, owner=claim.head.owner, plan=task.code.plan)
-        accepted = runtime.store.first(log.task_id)
+        accepted = claim.first or runtime.store.first(log.task_id)
         if (undo_by := accepted.details.get("undo_by")) is not None:
             log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
         params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
@@ -192,7 +197,8 @@ class Runs:
         """
         run.goes_on = False
         try:
-            run.conclude(ending or _INTERRUPTED)
+            if run.last_row is None:
+                run.conclude(ending or _INTERRUPTED)
             if run.goes_on:
                 return True
         except BaseException as error:
@@ -244,6 +250,8 @@ class Runs:
             raise error  # Ctrl-C, cancellation: recorded, then raised on unchanged
         if run.trouble is not None:
             raise run.trouble
+        if run.last_row is not None and run.last_row.status == TaskStatus.DONE:
+            return self.output(run.code.name, run.last_row)
         head = self.app.store.head(run.task_id)
         assert head is not None
         if head.status in TERMINAL:
@@ -251,13 +259,8 @@ class Runs:
         raise self.standing(run, head)
 
     def result(self, head: Head) -> Any:
-        """A task's output, typed; or TaskFailed, the same each time.
-
-        An output that does not fit the task's annotation of today is given as it was stored: the task has ended, and
-        there is nobody left to ask (a step's output is asked of a person, by `outputs.replayed`).
-        """
-        runtime = self.app.runtime
-        ended = ended_row(runtime, head.task_id)
+        """A task's output, typed; or TaskFailed, the same each time."""
+        ended = ended_row(self.app.runtime, head.task_id)
         if ended.status != TaskStatus.DONE:
             failure = json.loads(ended.error or "{}")
             raise TaskFailed(
@@ -268,8 +271,17 @@ class Runs:
                 failure=failure,
                 stands=ended.details.get("stands", []),
             )
-        tree = canonical.decode(runtime.content.get(ended.output_ref)) if ended.output_ref is not None else None
-        task = self.app.declared_tasks.get(head.task_name)
+        return self.output(head.task_name, ended)
+
+    def output(self, task_name: str, ended: Event) -> Any:
+        """The output that a task ended with.
+
+        One that does not fit the task's annotation of today is given as it was stored: the task has ended, and
+        there is nobody left to ask (a step's output is asked of a person, by `outputs.replayed`).
+        """
+        content = self.app.runtime.content
+        tree = canonical.decode(content.get(ended.output_ref)) if ended.output_ref is not None else None
+        task = self.app.declared_tasks.get(task_name)
         if task is None:
             return tree
         try:

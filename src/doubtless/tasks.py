@@ -19,9 +19,10 @@ from .conclusion import Concluding, TaskCode
 from .drivers import drive
 from .durations import parse_duration
 from .effects import StepDefinition
-from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed
+from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed, StoreUnavailable
 from .events import Effect, Instant
 from .executor import run_step, timed_out
+from .keeping import keep_trying
 from .log import TaskLog
 from .lookback import record_overrun_look
 from .outcomes import Outcome
@@ -181,6 +182,41 @@ class TaskRun(Concluding):
                 ending = Ending(error=error)
         this.over = True
         return ending
+
+    async def aend(self, ending: Ending) -> Ending:
+        """Write that the task is done in a commit that the loop's tasks share; how the pass has ended.
+
+        Only where nothing stands against it (`plainly_done`); what more there is to an end, and what goes wrong, is `conclude`'s.
+        """
+        if not self.plainly_done(ending):
+            return ending
+        from .turns import turn_of
+
+        log, interrupted = self.log, None
+        try:
+            row, blobs = self.done_row(ending.value)
+        except DoubtlessError:
+            return ending
+        try:
+            flight = log.submit(row, blobs=blobs)
+            if flight is not None:
+                try:
+                    await turn_of(self.runtime.store).end(flight.ticket)
+                except BaseException as error:  # noqa: BLE001 - cancelled: the commit is made now
+                    interrupted = error
+                log.landed(flight)
+        except StoreUnavailable:
+            try:
+                keep_trying(self.last, lambda: log.append(row, blobs=blobs))
+            except Moved:
+                return ending
+            except DoubtlessError as error:
+                self.trouble = error
+                return ending
+        except DoubtlessError:
+            return ending if interrupted is None else Ending(error=interrupted)
+        self.last_row, self.concluded = row, True
+        return ending if interrupted is None else Ending(error=interrupted)
 
     async def asettle_doubts(self, this: Pass) -> None:
         """Settle what is in doubt, each as far as it can be; park if that leaves something."""

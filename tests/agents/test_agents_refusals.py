@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import pydantic
@@ -200,8 +201,11 @@ def test_a_call_that_has_entered_its_branch_is_not_sent_when_an_equal_one_is_giv
     looks: list[str] = []
 
     def blind(log: TaskLog, path: str, name: str, digest: bytes) -> str | None:
-        looks.append(path)
-        return None if looks.count(path) == 1 and path == "2.2.1" else given_up(log, path, name, digest)
+        if sys._getframe(1).f_code.co_name == "run_step":  # not the look of the append itself
+            looks.append(path)
+            if looks.count(path) == 1:
+                return None
+        return given_up(log, path, name, digest)
 
     given_up = TaskLog.given_up_beside
     monkeypatch.setattr(TaskLog, "given_up_beside", blind)

@@ -35,10 +35,11 @@ class Clock(FakeClock):
 
 
 def everything(folder: Path) -> dict[str, tuple[str, int]]:
-    """Every name below a folder, with what is in it and what may be done with it."""
+    """Every name below a folder, with what is in it and what may be done with it; not SQLite's shared memory, which reads change."""
     return {
         str(path.relative_to(folder)): (sha256(path.read_bytes()).hexdigest() if path.is_file() else "", path.lstat().st_mode)
         for path in sorted(folder.rglob("*"))
+        if not path.name.endswith("-shm")
     }
 
 

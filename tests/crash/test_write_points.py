@@ -77,7 +77,7 @@ def check_sweep(swept: Swept) -> None:
     assert swept.wrong == [], "\n".join(swept.wrong)
     commits = [point for point in swept.points if point == "append:before"]
     assert len(commits) == 8, "a read is one commit, a write two, the end one"
-    for point in ("accept:after", "claim:before", "blob:write", "blob:written", "create_sheet:call", "chat:called"):
+    for point in ("accept:before", "accept:after", "blob:write", "blob:written", "create_sheet:call", "chat:called"):
         assert point in swept.points
 
 

@@ -12,6 +12,7 @@ import pytest
 import doubtless.turns
 from doubtless import Doubtless, injected
 from doubtless.events import Kind
+from doubtless.store.tickets import Ticket
 
 MakeApp = Callable[..., Doubtless]
 PATIENCE = 20.0
@@ -41,9 +42,10 @@ class Commits:
         self.go_on.clear()
         landed = self.store.landed
 
-        def asked(ticket: Any) -> None:
-            self.go_on.set()
-            landed(ticket)
+        def asked(ticket: Any) -> Any:
+            if isinstance(ticket, Ticket):
+                self.go_on.set()
+            return landed(ticket)
 
         self.store.landed = asked
 
@@ -60,7 +62,7 @@ def paying(app: Doubtless, done: list[str], before: Callable[[str], Any] | None 
 
     @app.task
     async def task(name: str) -> str:
-        await look(task=name)  # its row comes with the one that says whose the task is, by itself
+        await look(task=name)  # its row comes with the one that says whose the task is, in another statement
         if before is not None:
             await before(name)
         return await pay(task=name)

@@ -88,6 +88,11 @@ class Acknowledging:
         self._rows()
         return found
 
+    def begin(self, *args: Any, **options: Any) -> Any:
+        claim = self._store.begin(*args, **options)
+        self._rows()
+        return claim
+
     def claim(self, task_id: str) -> Any:
         claim = self._store.claim(task_id)
         self._rows()

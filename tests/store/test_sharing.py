@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from store_ground import Begin, MakeStore, TurnClock, Writer, intended, settled
+from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, intended, settled
 
-from doubtless.errors import Frozen, Moved, StaleEpoch
-from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash
+from doubtless.errors import Frozen, KeyHeld, Moved, StaleEpoch, TaskBusy
+from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash, seal
 from doubtless.store.base import Blob
 from doubtless.store.sqlite import SqliteStore
 
@@ -121,12 +121,50 @@ def test_a_row_that_nobody_committed_is_written_when_it_is_asked_for(begin: Begi
     assert kinds(store, "recon-1")[-1] == Kind.STEP_INTENDED
 
 
-def test_rows_that_take_a_key_or_change_a_head_are_not_shared(begin: Begin, store: Any, clock: TurnClock) -> None:
-    w = begin()
-    several = [intended("recon-1", clock(), w.epoch), settled("recon-1", clock(), w.epoch)]
-    assert store.submit(w.seal(*several)) is None
-    ended = draft("recon-1", Kind.TASK_ENDED, clock(), status="failed", epoch=w.epoch, error='{"kind":"abort"}')
-    assert store.submit(w.seal(ended)) is None
-    keyed = intended("recon-1", clock(), w.epoch)._replace(data='{"once":"refund:1","policy":"' + "00" * 32 + '","turn":1}')
-    assert store.submit(w.seal(keyed)) is None
-    assert kinds(store, "recon-1") == [Kind.TASK_ACCEPTED]
+def test_rows_that_change_a_head_or_take_a_key_share_a_commit_whole(begin: Begin, store: Any, clock: TurnClock) -> None:
+    a, b, c = begin("a"), begin("b"), begin("c")
+    row = put(a, store, intended("a", clock(), a.epoch))
+    ended = draft("b", Kind.TASK_ENDED, clock(), status="failed", epoch=b.epoch, error='{"kind":"abort"}')
+    whole = store.submit(b.seal(intended("b", clock(), b.epoch), ended))
+    keyed = store.submit(c.seal(_keyed("c", clock, c.epoch)))
+    store.flush()
+    for ticket in (row, whole, keyed):
+        assert ticket.done and not ticket.alone
+        store.landed(ticket)
+    assert kinds(store, "b")[1:] == [Kind.STEP_INTENDED, Kind.TASK_ENDED]
+    assert (store.head("b").status, store.head("b").owner) == ("failed", None)
+    assert store.key("refund:1").task_id == "c"
+    assert [problem for problem in store.verify() if "content of its policy" not in problem.what] == []
+
+
+def test_what_is_refused_of_several_rows_is_refused_whole_and_harms_no_other(begin: Begin, store: Any, clock: TurnClock) -> None:
+    a, b, c = begin("a"), begin("b"), begin("c")
+    c.append(_keyed("c", clock, c.epoch))
+    row = put(a, store, intended("a", clock(), a.epoch))
+    first = intended("b", clock(), b.epoch, 2)
+    whole = store.submit(b.seal(first, _keyed("b", clock, b.epoch)))
+    store.flush()
+    store.landed(row)
+    with pytest.raises(KeyHeld):
+        store.landed(whole)
+    assert kinds(store, "a")[1:] == [Kind.STEP_INTENDED]
+    assert kinds(store, "b") == [Kind.TASK_ACCEPTED]
+
+
+def test_tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one(store: Any, clock: TurnClock) -> None:
+    tickets = [store.submit_begin(accepted(name, clock())) for name in ("a", "b", "a")]
+    claims = [store.landed(ticket) for ticket in tickets]
+    assert [claim and (claim.head.task_id, claim.takeover, claim.first.kind) for claim in claims] == [
+        ("a", False, Kind.TASK_ACCEPTED), ("b", False, Kind.TASK_ACCEPTED), None
+    ]  # fmt: skip
+    for claim in claims[:2]:
+        assert store.head(claim.head.task_id) == claim.head
+        with pytest.raises(TaskBusy):
+            store.claim(claim.head.task_id)
+        store.append(seal([intended(claim.head.task_id, clock(), claim.epoch)], 1, row_hash(claim.first)))
+    assert store.begin(accepted("a", clock())) is None
+    assert store.verify() == []
+
+
+def _keyed(task: str, clock: TurnClock, epoch: int) -> Event:
+    return intended(task, clock(), epoch)._replace(data='{"once":"refund:1","policy":"' + "00" * 32 + '","turn":1}')

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from ..canonical import decode, encode, input_hash
 from ..children import root_of
 from ..durations import parse_duration
 from ..errors import DoesNotFit, DoubtlessError, InputDiffers, TaskBusy, UsageError
-from ..events import TERMINAL, Kind, TaskStatus, draft
+from ..events import TERMINAL, Event, Kind, TaskStatus, draft
 from ..questions import moment
 from ..standing import SESSION
 from ..steps import Task
@@ -18,13 +18,20 @@ from .base import Face
 
 if TYPE_CHECKING:
     from ..app import Doubtless
-    from ..calls import Runtime
-    from ..store.base import Head
+    from ..store.base import Blob, Claim, Head
     from ..worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class NewTask(NamedTuple):
+    """A task that is to be recorded: its first row, what that needs beside it, and its input as text."""
+
+    first: Event
+    blobs: Sequence[Blob]
+    text: str
 
 
 class Running(Face):
@@ -52,8 +59,11 @@ class Running(Face):
         """
         wait = params.pop("wait", True)
         check_wait(wait)
-        head = self._accept(task, args, params)
-        return self._runs.run(head.task_id, wait)
+        found = self._found(task, args, params)
+        if not isinstance(found, NewTask):
+            return self._runs.run(found.task_id, wait)
+        begun = self.runtime.store.begin(found.first, found.blobs)
+        return self._runs.run(self._begun(found, begun), wait, begun=begun)
 
     @overload
     async def arun(self, task: Task[P, Coroutine[Any, Any, T]], task_id: str, /, *args: P.args, **params: P.kwargs) -> T: ...
@@ -73,8 +83,13 @@ class Running(Face):
         """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
         wait = params.pop("wait", True)
         check_wait(wait)
-        head = self._accept(task, args, params)
-        return await self._runs.arun(head.task_id, wait)
+        found = self._found(task, args, params)
+        if not isinstance(found, NewTask):
+            return await self._runs.arun(found.task_id, wait)
+        from ..adrivers import begin_on_loop
+
+        begun = await begin_on_loop(self.runtime.store, found.first, found.blobs)
+        return await self._runs.arun(self._begun(found, begun), wait, begun=begun)
 
     @overload
     def start(self, task: Task[P, Any], task_id: str, /, *args: P.args, **params: P.kwargs) -> str: ...
@@ -172,6 +187,25 @@ class Running(Face):
     def _accept(
         self, task: Any, args: tuple[Any, ...], params: dict[str, Any], place: Callable[[int], dict[str, Any]] | None = None
     ) -> Head:
+        """Record the task, unless it exists; its head."""
+        found = self._found(task, args, params, place)
+        if isinstance(found, NewTask):
+            first = found.first
+            head = self.runtime.store.accept(first, found.blobs) or self._known(first.task_id)
+            return self._same_input(head, task.name, first.input_hash, found.text)
+        return found
+
+    def _begun(self, found: NewTask, begun: Claim | None) -> str:
+        """The id of a task that was to be begun; where somebody else was faster, it has to be the same one."""
+        first = found.first
+        if begun is None:
+            self._same_input(self._known(first.task_id), first.step_name or "", first.input_hash, found.text)
+        return first.task_id
+
+    def _found(
+        self, task: Any, args: tuple[Any, ...], params: dict[str, Any], place: Callable[[int], dict[str, Any]] | None = None
+    ) -> Head | NewTask:
+        """The head of a task that exists with this input; or what is to be recorded of one that does not."""
         if "task_id" in params:
             task_id = params.pop("task_id")
         else:
@@ -179,32 +213,29 @@ class Running(Face):
         check_task_id(task_id)
         if not isinstance(task, Task) or self._tasks.get(task.name) is not task:
             raise UsageError(f"{task!r} is no task of this app", hint="declare it with @app.task")
-        runtime = self.runtime
-        text = encode(task.code.definition.binder.bind(args, params), where=f"task {task.name}")
+        runtime, definition = self.runtime, task.code.definition
+        text = encode(definition.binder.bind(args, params), where=f"task {task.name}")
         runtime.vault.refuse_known(text, task.name)
         digest = input_hash(runtime.namespace, text)
-        head = runtime.store.head(task_id) or self._accept_new(runtime, task, task_id, text, digest, place)
-        if head.task_name != task.name or head.input_hash != digest:
-            raise self._input_differs(head, task.name, text)
-        return head
-
-    def _accept_new(
-        self, runtime: Runtime, task: Task[..., Any], task_id: str, text: str, digest: bytes,
-        place: Callable[[int], dict[str, Any]] | None,
-    ) -> Head:  # fmt: skip
-        """Record a task that does not exist yet; its head, or that of somebody who was faster."""
-        definition = task.code.definition
+        head = runtime.store.head(task_id)
+        if head is not None:
+            return self._same_input(head, task.name, digest, text)
         try:
             definition.restore_params(decode(text))  # what its code could not be given is refused, not accepted
         except DoesNotFit as misfit:
             raise misfit.within(f"{task.name}.") from misfit.__cause__
         ref, blob = runtime.content.put(text)
         now = runtime.store.now()
-        accepted = draft(
+        first = draft(
             task_id, Kind.TASK_ACCEPTED, now, step_name=task.name, status=TaskStatus.READY, input_hash=digest, input_ref=ref,
             data=(place(now.wall) if place is not None else None) or None,
         )  # fmt: skip
-        return runtime.store.accept(accepted, () if blob is None else (blob,)) or self._known(task_id)
+        return NewTask(first, () if blob is None else (blob,), text)
+
+    def _same_input(self, head: Head, name: str, digest: bytes | None, text: str) -> Head:
+        if head.task_name != name or head.input_hash != digest:
+            raise self._input_differs(head, name, text)
+        return head
 
     def _input_differs(self, head: Head, name: str, text: str) -> InputDiffers:
         from ..drift import first_difference

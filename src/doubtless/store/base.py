@@ -70,6 +70,8 @@ class Claim(NamedTuple):
     epoch: int
     takeover: bool
     """True: the owner before died; its TaskClaimed row is written, what was in flight is in doubt."""
+    first: Event | None = None
+    """The only row of a task that this claim has begun (`Store.begin`): there is nothing to read."""
 
 
 class Due(NamedTuple):
@@ -195,6 +197,9 @@ class Store(Protocol):
         `taken`: of a fork, the rows that follow the first one, in the same transaction: none of them changes a projection.
         """
 
+    def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
+        """`accept` and `claim` in one transaction: nobody else is told of the task. None: the id exists, nothing written."""
+
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch.
 
@@ -225,6 +230,9 @@ class Store(Protocol):
         They are not durable before `landed` has returned, and nobody sees them. The task's next row is sealed only then.
         """
 
+    def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Shared:
+        """Put a task down that `begin` would begin, for the next commit; `landed` gives what that would."""
+
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones.
 
@@ -232,8 +240,8 @@ class Store(Protocol):
         leaves the interpreter to other threads.
         """
 
-    def landed(self, ticket: Any) -> None:
-        """Return when the rows of a ticket are durable, after a `flush` if need be; raise what `append` would."""
+    def landed(self, ticket: Any) -> Any:
+        """Return when what a ticket stands for is durable, after a `flush` if need be; raise what its method would."""
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence. Sealed in the transaction.

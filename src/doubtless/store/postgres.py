@@ -16,6 +16,7 @@ from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
 from .pg.appending import Appending, Direct, values_of
+from .pg.batches import Batches, Begun, Several, begun_head, tasks_json
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
 from .pg.leases import Leases, describe
@@ -81,6 +82,10 @@ class PostgresStore(Reading):
             self._link, self._queries["append_shared"], clock=clock, took=self._clock.take, standing=self._standing,
             newest=self._wrote,
         )  # fmt: skip
+        self._batches = Batches(
+            self._link, self._queries["append_several"], clock=clock, took=self._clock.take, standing=self._standing,
+            newest=self._wrote, begin=self._begin,
+        )  # fmt: skip
         self._chained = {}
 
     def _connections(self, limit: int, hooks: Hooks, *, read_only: bool) -> Link:
@@ -119,8 +124,7 @@ class PostgresStore(Reading):
 
         Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
         """
-        if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
-            raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
+        refuse_no_task(accepted)
         event, *_ = events = seal([accepted, *taken], 0, None)
         status = accepted.status or TaskStatus.READY
         args = (
@@ -139,6 +143,51 @@ class PostgresStore(Reading):
         except Refusal:
             pass
         return self.head(event.task_id)
+
+    def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
+        """`accept` and `claim` in one statement (`base.Store.begin`)."""
+        return self._begin([self._beginning(accepted, blobs)]).get(accepted.task_id)
+
+    def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Begun:
+        """Put a task down that is to be begun, for the next commit (`base.Store.submit_begin`)."""
+        ticket = self._beginning(accepted, blobs)
+        self._batches.begun.append(ticket)
+        return ticket
+
+    def _beginning(self, accepted: Event, blobs: Sequence[Blob]) -> Begun:
+        refuse_no_task(accepted)
+        return Begun(seal([accepted], 0, None)[0], blobs, self._new_epoch())
+
+    def _begin(self, tickets: Sequence[Begun]) -> dict[str, Claim]:
+        """Begin tasks in one statement; the claims of those whose ids were free."""
+        self.info()
+        sent, granted, owner = self._local(), self._leases.grant, self._leases.owner()
+        contents = [blob for ticket in tickets for blob in ticket.blobs]
+        args = (tasks_json(tickets), owner, granted, self._at(), *blob_arrays(contents))
+        epochs = {ticket.epoch for ticket in tickets}
+
+        def stand() -> Row | None:
+            heads = [Head._make(row) for row in self._link.all(self._queries["taken"], (owner, list(epochs)))]
+            return ([head.task_id for head in heads], None, None) if heads else None
+
+        begun, store_id, suspect = self._link.write("accept", self._queries["begin"], args, stand, lambda rows: rows[0])
+        claims = {}
+        for ticket in tickets:
+            if ticket.event.task_id in begun:
+                claims[ticket.event.task_id] = Claim(begun_head(ticket, owner), ticket.epoch, False, ticket.event)
+                self._leases.hold(ticket.event.task_id, ticket.epoch, sent, granted)
+                self._chains(ticket.event)
+        if store_id is not None and not self._gate.again(store_id, suspect):  # as `claim` sees it
+            self._chained.clear()
+            try:
+                self.info()
+            except BaseException:
+                for claim in claims.values():
+                    self.release(claim.head.task_id, claim.epoch)
+                raise
+        if claims:
+            self._seen(next(reversed(claims.values())).first or tickets[0].event)
+        return claims
 
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch and a lease; a takeover of a dead owner's task writes a row.
@@ -294,35 +343,59 @@ class PostgresStore(Reading):
         rows = rows_json(events)
         args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
         self._write_rows(events, self._queries["append_rows"], args, guard)
-        if release and event.epoch is not None:
-            self._leases.let_go(event.task_id, event.epoch)
-            self._chains(events[-1])
-        if events[-1].kind in _MARKED:
-            self._seen(events[-1])
+        self._came_to_rest(events, release=release)
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | None:
+    def _came_to_rest(self, events: Sequence[Event], *, release: bool) -> None:
+        """Note rows that were written and change a head."""
+        last = events[-1]
+        if release and last.epoch is not None:
+            self._leases.let_go(last.task_id, last.epoch)
+            self._chains(last)
+        if last.kind in _MARKED:
+            self._seen(last)
+
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | Several | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
         event = events[0]
-        if not is_plain(events) or not self._leases.owns(event.task_id, event.epoch):
+        if not self._leases.owns(event.task_id, event.epoch):
             return None
-        return self._sharing.put(event, guard, blobs)
+        if is_plain(events):
+            return self._sharing.put(event, guard, blobs)
+        several = Several(events, guard, blobs)
+        self._batches.several.append(several)
+        return several
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
-        """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
-        if self._sharing.waiting:
+        """Commit what was put down, or the oldest rows of it; what came of each says `landed`."""
+        if self._sharing.waiting or self._batches.waiting:
             with self._sharing.turn:
-                self._sharing.commit(most, gone)
+                self._commit(most, gone)
 
-    def landed(self, ticket: Ticket) -> None:
-        """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""
+    def _commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+        try:
+            self._batches.commit()
+        finally:
+            self._sharing.commit(most, gone)
+
+    def landed(self, ticket: Ticket | Several | Begun) -> Claim | None:
+        """Return when what a ticket stands for is durable; raise what its method would (`base.Store.landed`)."""
         if not ticket.done:
             with self._sharing.turn:
                 if not ticket.done:
-                    self._sharing.commit()
+                    self._commit()
         if ticket.error is not None:
             raise ticket.error
-        if ticket.alone or not ticket.done:
-            self._append_one(ticket.event, ticket.guard, ticket.blobs)
+        alone = ticket.alone or not ticket.done
+        if isinstance(ticket, Begun):
+            return self._begin([ticket]).get(ticket.event.task_id) if alone else ticket.claim
+        if isinstance(ticket, Ticket):
+            if alone:
+                self._append_one(ticket.event, ticket.guard, ticket.blobs)
+        elif alone:
+            self.append(ticket.events, guard=ticket.guard, blobs=ticket.blobs)
+        else:
+            self._came_to_rest(ticket.events, release=ticket.release)
+        return None
 
     def _append_one(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
         """Append a row that changes no projection, by itself."""
@@ -535,6 +608,12 @@ class PostgresStore(Reading):
 
 
 _MARKED = frozenset({Kind.TASK_PARKED, Kind.TASK_ENDED, Kind.TASK_CLAIMED})
+
+
+def refuse_no_task(accepted: Event) -> None:
+    """Refuse what cannot be a task's first row. Raises: UsageError."""
+    if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
+        raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
 
 
 def beside_of(place: Place, state: str) -> str:

@@ -7,11 +7,11 @@ connection; the first to have it commits all that lie there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from ..errors import StoreError
+from ..errors import DoubtlessError, StoreError
 from ..events import COLUMNS, Event
 from .base import Blob
 from .schema import ROW
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
     from .link import Link
 
 
+class Work:
+    """What more than one row takes, waiting for a commit that it shares: all of it is done, or nothing.
+
+    `body`: what is done in the transaction, and gives the result; `stands`: looks up, after an error of the driver, whether it
+    was; `after`: told whether it is durable, once that is known.
+    """
+
+    __slots__ = ("after", "alone", "body", "done", "error", "result", "stands", "what")
+
+    def __init__(
+        self, what: str, body: Callable[[apsw.Cursor], Any], stands: Callable[[apsw.Cursor], Any],
+        after: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        self.what = what
+        self.body = body
+        self.stands = stands
+        self.after = after
+        self.done = False
+        self.alone = False
+        self.error: DoubtlessError | None = None
+        self.result: Any = None
+
+
 MOST = 256
 """How many rows go in one statement: SQLite's driver keeps its text compiled while it is shorter than 16 KiB."""
 
@@ -34,7 +57,8 @@ class Sharing:
     """The rows that wait for a commit, and the commit that they share. `sql`: the statement of them all, for one row."""
 
     def __init__(self, link: Link, sql: str) -> None:
-        self.waiting = Waiting()
+        self.waiting: Waiting[Ticket] = Waiting()
+        self.works: Waiting[Work] = Waiting()
         self._link = link
         self._sql = sql
         self._made: dict[int, str] = {}
@@ -45,12 +69,19 @@ class Sharing:
         self.waiting.append(ticket)
         return ticket
 
+    def add(self, work: Work) -> Work:
+        """Put down what is more than a row."""
+        self.works.append(work)
+        return work
+
     def commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit all rows that wait, or the oldest of them; the caller holds the link's lock (`base.Store.flush`).
 
         One that is refused does not harm the others.
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
+        if self.works:
+            self._commit_works()
         left = len(self.waiting) if most is None else most
         while tickets := self.waiting.take(min(left, MOST)):
             left -= len(tickets)
@@ -71,6 +102,56 @@ class Sharing:
         if hooks is not None:
             for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
                 hooks("append:after")
+
+    def _commit_works(self) -> None:
+        """Commit what is more than a row, in one transaction; each of them whole, or not at all."""
+        link, works = self._link, self.works.take()
+        try:
+            self._do_all(works)
+        except BaseException:
+            link.take_back()
+            for work in works:
+                work.alone = True
+            raise
+        finally:
+            for work in works:
+                work.done = True
+        if link.hooks is not None:
+            for work in works:
+                if work.error is None:
+                    link.hooks(work.what + ":after")
+
+    def _do_all(self, works: list[Work]) -> None:
+        link = self._link
+        try:
+            cursor = link.writable("append")
+            cursor.execute("BEGIN IMMEDIATE")
+            for work in works:
+                self._do(cursor, work)
+            cursor.execute("COMMIT")
+        except apsw.Error as error:
+            link.take_back()
+            for work in works:
+                if work.error is None:
+                    try:
+                        work.result = link.fate(work.what, error, work.stands)
+                    except StoreError as failed:
+                        work.error = failed
+        except StoreError as error:
+            for work in works:
+                work.error = error
+
+    def _do(self, cursor: apsw.Cursor, work: Work) -> None:
+        cursor.execute("SAVEPOINT one")
+        try:
+            work.result = work.body(cursor)
+        except DoubtlessError as error:  # what it is refused for is its own
+            work.error = error
+            cursor.execute("ROLLBACK TO one")
+        else:
+            if self._link.hooks is not None:
+                self._link.hooks(work.what + ":before")
+        cursor.execute("RELEASE one")
 
     def _write(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         link = self._link

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from typing import Any
 
 import apsw
 
@@ -26,7 +27,7 @@ from .projections import recovered
 from .reading import Reading
 from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
-from .sharing import Sharing
+from .sharing import Sharing, Work
 from .spill import Spill
 from .tickets import Ticket, is_plain
 from .transaction import (
@@ -112,11 +113,8 @@ class SqliteStore(Reading):
 
         Shapes: of the row, `step_name` is the task's name, `input_hash` its input's, `status` ready unless it says more.
         """
-        if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
-            raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
-        event, *_ = events = seal([accepted, *taken], 0, None)
-        status = accepted.status or TaskStatus.READY
-        row = (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event), *placing(event))
+        events, row = _new_task(accepted, taken)
+        event = events[0]
 
         def body(cursor: apsw.Cursor) -> list[Head]:
             found = head_of(cursor, event.task_id)
@@ -133,6 +131,47 @@ class SqliteStore(Reading):
         if not found:
             self._chains(events[-1])
         return found[0] if found else None
+
+    def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
+        """`accept` and `claim` in one transaction (`base.Store.begin`)."""
+        begun: Claim | None = self._now(self._beginning(accepted, blobs))
+        return begun
+
+    def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Work:
+        """Put a task down that is to be begun, for the next commit (`base.Store.submit_begin`)."""
+        return self._sharing.add(self._beginning(accepted, blobs))
+
+    def _beginning(self, accepted: Event, blobs: Sequence[Blob]) -> Work:
+        events, row = _new_task(accepted, ())
+        event, task_id, now = events[0], accepted.task_id, self.now()
+        self.info()
+        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
+        counted: list[int] = []
+
+        def body(cursor: apsw.Cursor) -> Claim | None:
+            if head_of(cursor, task_id) is not None:
+                return None
+            put_blobs(cursor, blobs)
+            insert(cursor, events, self.path)
+            cursor.execute(self._queries["create_head"], row)
+            with self._owner.claiming(now.wall, self._randomness) as owner:
+                self._owner.hold(task_id, epoch)
+            cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))
+            counted.append(bump(cursor))
+            return Claim(known(cursor, task_id), epoch, False, event)
+
+        def stands(cursor: apsw.Cursor) -> Claim | None:
+            head = head_of(cursor, task_id)
+            return Claim(head, epoch, False, event) if head is not None and head.epoch == epoch else None
+
+        def after(durable: bool) -> None:
+            if not durable:
+                self._owner.let_go(task_id, epoch)
+            elif counted:
+                self._chains(event)
+                self._mark.raise_to(self._store_id, counted[-1])
+
+        return Work("accept", body, stands, after)
 
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch; a takeover of a dead owner's task writes a row.
@@ -254,31 +293,57 @@ class SqliteStore(Reading):
         elif hooks is not None:
             hooks("append:after")
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | None:
+    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | Work | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
         event = events[0]
-        if not is_plain(events) or self._owned.get(event.task_id) != event.epoch:
+        if self._owned.get(event.task_id) != event.epoch:
             return None
-        return self._sharing.put(event, guard, blobs)
+        if is_plain(events):
+            return self._sharing.put(event, guard, blobs)
+        return self._sharing.add(self._several(events, guard, blobs, keep_owner=False))
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
-        if self._sharing.waiting:
+        if self._sharing.waiting or self._sharing.works:
             with self._link.lock:
                 self._sharing.commit(most, gone)
 
-    def landed(self, ticket: Ticket) -> None:
-        """Return when the row of a ticket is durable; raise what `append` would (`base.Store.landed`)."""
+    def landed(self, ticket: Ticket | Work) -> Any:
+        """Return when what a ticket stands for is durable; raise what its method would (`base.Store.landed`)."""
         if not ticket.done:
             with self._link.lock:
                 if not ticket.done:
                     self._sharing.commit()
+        if isinstance(ticket, Work):
+            return self._came_to(ticket)
         if ticket.error is not None:
             raise ticket.error
         if ticket.alone or not ticket.done:
             self._append_several([ticket.event], ticket.guard, ticket.blobs, False)
+        return None
+
+    def _came_to(self, work: Work) -> Any:
+        if work.error is None and (work.alone or not work.done):
+            return self._now(work)
+        work.after(work.error is None)
+        if work.error is not None:
+            raise work.error
+        return work.result
+
+    def _now(self, work: Work) -> Any:
+        """Do it in a transaction of its own."""
+        try:
+            result = self._link.write(work.what, work.body, work.stands)
+        except BaseException:
+            work.after(False)
+            raise
+        work.after(True)
+        return result
 
     def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
+        self._now(self._several(events, guard, blobs, keep_owner=keep_owner))
+
+    def _several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool) -> Work:
         task_id, epoch = events[0].task_id, events[0].epoch
         counted: list[int] = []
         released: list[bool] = []
@@ -297,13 +362,15 @@ class SqliteStore(Reading):
                     note_tail(cursor, events[-1])
             return True
 
-        self._link.write("append", body, lambda cursor: True if same(cursor, events) else None)
-        if released and epoch is not None:
-            self._owner.let_go(task_id, epoch)
-            self._chains(events[-1])
-        if counted:
-            self.info()
-            self._mark.raise_to(self._store_id, counted[0])
+        def after(durable: bool) -> None:
+            if durable and released and epoch is not None:
+                self._owner.let_go(task_id, epoch)
+                self._chains(events[-1])
+            if durable and counted:
+                self.info()
+                self._mark.raise_to(self._store_id, counted[-1])
+
+        return Work("append", body, lambda cursor: True if same(cursor, events) else None, after)
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence (`base.Store.add`)."""
@@ -413,6 +480,15 @@ class SqliteStore(Reading):
         """Close the connection and remove this process's lock file, unless a thread still has a task."""
         self._link.close()
         self._owner.close()
+
+
+def _new_task(accepted: Event, taken: Sequence[Event]) -> tuple[list[Event], tuple[Any, ...]]:
+    """The sealed rows of a task that is accepted, and its head's. Raises: UsageError for what cannot be one."""
+    if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
+        raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
+    event, *_ = events = seal([accepted, *taken], 0, None)
+    status = accepted.status or TaskStatus.READY
+    return events, (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event), *placing(event))
 
 
 def _lists(wanted: Wanted) -> tuple[str, str | None, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ..errors import StoreError
 from ..events import Event
@@ -31,10 +32,13 @@ class Ticket:
         self.sent = ""
 
 
-class Waiting(deque[Ticket]):
-    """The rows that wait, in the order in which they came. Put down by any thread; taken by who commits."""
+T = TypeVar("T")
 
-    def take(self, most: int | None = None) -> list[Ticket]:
+
+class Waiting(deque[T]):
+    """What waits, in the order in which it came. Put down by any thread; taken by who commits."""
+
+    def take(self, most: int | None = None) -> list[T]:
         """Take what waits, no more than `most`; by one at a time."""
         count = len(self) if most is None else min(len(self), most)
         return [self.popleft() for _ in range(count)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..events import Event, Instant
 from ..store.owners import owner_of_process
@@ -25,6 +25,18 @@ class Killed(BaseException):
     Meaning: nothing was recorded from that point on, and the task is free for whoever resumes it. Calling `run` again
     is the restart. `finally` blocks of the code under test did run, which those of a killed process would not.
     """
+
+
+class Put(NamedTuple):
+    """Rows, or a task that is begun (none), that were put down for a commit which they share."""
+
+    ticket: Any
+    events: Sequence[Event] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether its commit is over."""
+        return bool(self.ticket.done)
 
 
 class MortalStore:
@@ -72,9 +84,21 @@ class MortalStore:
         with self._lock:
             self.check()
             ticket = self._store.submit(events, **options)
-        if ticket is not None:
-            self._at_append("before", events)
-        return ticket
+        if ticket is None:
+            return None
+        self._at_append("before", events)
+        return Put(ticket, events)
+
+    def submit_begin(self, *args: Any, **options: Any) -> Put:
+        """Put a task down that is to be begun, unless the process dies at this point."""
+        with self._lock:
+            self.check()
+            ticket = self._store.submit_begin(*args, **options)
+        self._at_begin("before")
+        return Put(ticket)
+
+    def _at_begin(self, when: Literal["before", "after"]) -> None:
+        """The point before and after the commit of a task that is begun."""
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down; a dead process commits nothing."""
@@ -82,12 +106,16 @@ class MortalStore:
             if self._dead is None:
                 self._store.flush(most, gone)
 
-    def landed(self, ticket: Any) -> None:
-        """What came of a row; the process may die when it is durable."""
+    def landed(self, put: Put) -> Any:
+        """What came of it; the process may die when it is durable."""
         with self._lock:
             self.check()
-            self._store.landed(ticket)
-        self._at_append("after", [ticket.event])
+            result = self._store.landed(put.ticket)
+        if put.events:
+            self._at_append("after", put.events)
+        else:
+            self._at_begin("after")
+        return result
 
     def close(self) -> None:
         """Close the store; what is dead is closed already."""

@@ -34,7 +34,7 @@ ROUNDS = 60
 STANDSTILL = 3600
 """Seconds for which a stopped owner stands still."""
 
-COMMITS = ("accept", "claim", "release", "add", "notified", "put_snapshot", "spill", "drop_spilled")
+COMMITS = ("accept", "begin", "claim", "release", "add", "notified", "put_snapshot", "spill", "drop_spilled")
 """The store's methods, beside `append`, that are one commit each."""
 
 
@@ -141,6 +141,9 @@ class CountedStore(MortalStore):
             return result
 
         return commit
+
+    def _at_begin(self, when: When) -> None:
+        self._come_by(Arrival(f"{when} the commit of begin", "", when, "commit"))
 
 
 class WatchedFakes(Fakes):

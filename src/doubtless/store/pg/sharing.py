@@ -54,7 +54,7 @@ class Sharing:
 
     def begin(self) -> None:
         """Nobody is on the way, and nothing waits; also in the child of a fork, whose parent's rows are not its own."""
-        self.waiting = Waiting()
+        self.waiting: Waiting[Ticket] = Waiting()
         self.turn = host.lock()
 
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
@@ -105,7 +105,7 @@ class Sharing:
             elif failed is None:
                 ticket.alone = True
             else:
-                ticket.error = _copy(failed)
+                ticket.error = copied(failed)
             ticket.done = True
 
     def _write(
@@ -145,7 +145,7 @@ def _place(ticket: Ticket) -> tuple[str, int]:
     return ticket.event.task_id, ticket.event.event_seq
 
 
-def _copy(error: StoreUnavailable) -> StoreUnavailable:
+def copied(error: StoreUnavailable) -> StoreUnavailable:
     """The same error for one more who waits: each raises its own."""
     made = StoreUnavailable(error.message, hint=error.hint, **error.context)
     made.__cause__ = error.__cause__

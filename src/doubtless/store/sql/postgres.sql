@@ -62,6 +62,18 @@ FROM {{schema}}.append_shared_1($1::json, $2, $3, $4::bytea[], $5::bytea[])
 -- One statement, one round trip: several rows, or rows that change projections.
 SELECT {{schema}}.append_rows_1($1, $2, $3, $4::json, $5::json, $6, $7::bytea[], $8::bytea[], $9)
 
+-- name: append_several
+-- One statement, one commit for rows of many tasks that change projections: each task's as `append_rows` writes them, or none of
+-- them. Gives the store's clock, and the tasks whose rows were refused.
+SELECT now_at, refused
+FROM {{schema}}.append_several_1($1::json, $2::bytea[], $3::bytea[])
+
+-- name: begin
+-- One statement: the first rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids, and
+-- whether the store is still what it was.
+SELECT begun, store_id, suspect
+FROM {{schema}}.begin_1($1::json, $2, $3, $4, $5::bytea[], $6::bytea[])
+
 -- name: accept
 -- One statement: the first row and the head, or nothing.
 SELECT {{schema}}.accept_1($1, $2, $3, $4, $5, $6, $7::json, $8::bytea[], $9::bytea[], $10, $11, $12)

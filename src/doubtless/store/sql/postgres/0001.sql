@@ -403,6 +403,76 @@ BEGIN
   RETURN {{schema}}.clock();
 END $$;
 
+-- Rows of many tasks, each task's as `append_rows_1` writes them, or left out where that refuses them, so that they do not harm the
+-- others. Content is written first. Gives the store's clock, and the tasks whose rows were refused.
+CREATE FUNCTION {{schema}}.append_several_1(
+  p_several json, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT refused text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+  one json;
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  refused := '{}';
+  FOR one IN SELECT value FROM json_array_elements(p_several) LOOP
+    BEGIN
+      PERFORM {{schema}}.append_rows_1(
+        one->>'task', true, (one->>'epoch')::bigint, one->'rows', one->'changes', one->>'guard', NULL, NULL,
+        (one->>'release')::boolean
+      );
+    EXCEPTION WHEN OTHERS THEN
+      IF SQLSTATE <> '23505' AND left(SQLSTATE, 3) <> 'DBL' THEN
+        RAISE;
+      END IF;
+      refused := refused || (one->>'task');
+    END;
+  END LOOP;
+  now_at := {{schema}}.clock();
+END $$;
+
+-- Tasks with their first rows and an owner from the start; those whose ids exist are left out. Nobody is told: they have one.
+CREATE FUNCTION {{schema}}.begin_1(
+  p_tasks json, p_owner text, p_grant bigint, p_at bigint, p_digests bytea[], p_contents bytea[],
+  OUT begun text[], OUT store_id bytea, OUT suspect boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+  v_until bigint := coalesce(p_at, {{schema}}.clock()) + p_grant;
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  WITH made AS (
+    INSERT INTO {{schema}}.tasks (
+      task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, wake_at, owner, epoch,
+      lease_until, claimed_at
+    )
+    SELECT
+      task_id, task_name, status, decode(input_hash, 'hex'), at, at, 1, decode(tail, 'hex'), queue, priority, wake_at, p_owner,
+      epoch, v_until, v_until - p_grant
+    FROM json_to_recordset(p_tasks) AS given (
+      task_id text, task_name text, status text, input_hash text, at bigint, tail text, queue text, priority integer,
+      wake_at bigint, epoch bigint
+    )
+    ORDER BY task_id
+    ON CONFLICT DO NOTHING
+    RETURNING task_id
+  )
+  SELECT coalesce(array_agg(task_id), '{}')
+  INTO begun
+  FROM made;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  PERFORM {{schema}}.insert_1((
+    SELECT coalesce(json_agg(value->'row'), '[]')
+    FROM json_array_elements(p_tasks)
+    WHERE value->>'task_id' = ANY(begun)
+  ));
+  SELECT meta.store_id, meta.suspect
+  INTO store_id, suspect
+  FROM {{schema}}.meta;
+END $$;
+
 -- The first row of a task and its head. False: the id exists, and nothing is written.
 CREATE FUNCTION {{schema}}.accept_1(
   p_task text, p_name text, p_status text, p_hash bytea, p_at bigint, p_tail bytea, p_rows json, p_digests bytea[],
