@@ -6,9 +6,31 @@ TABLES, PG = "store/sql/postgres/0001.sql", "store/pg/sharing.py"
 STORE = "store/test_sharing.py::test_"
 LOOP = "postgres/test_loop_commits.py::test_"
 ASIDE = "tasks/test_loop_aside.py::test_"
+SHARED = "tasks/test_shared_commits.py::test_"
 WIRE = "postgres/test_sharing.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    (
+        "of several rows that share a commit none is written where one is refused",
+        "store/sharing.py",
+        '            cursor.execute("ROLLBACK TO one")',
+        "            pass",
+        (STORE + "what_is_refused_of_several_rows_is_refused_whole_and_harms_no_other",),
+    ),
+    (
+        "a task that is begun has an owner from its first commit on",
+        "store/sqlite.py",
+        '            cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))\n            counted.append(bump(cursor))\n            return Claim(known(cursor, task_id), epoch, False, event)',
+        "            counted.append(bump(cursor))\n            return Claim(known(cursor, task_id), epoch, False, event)",
+        (STORE + "tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one",),
+    ),
+    (
+        "a task whose run is cancelled while it is begun is given back",
+        "adrivers.py",
+        "            store.release(accepted.task_id, begun.epoch)\n",
+        "            pass\n",
+        (SHARED + "cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys",),
+    ),
     (
         "PostgreSQL: of shared rows only those count as written that the server names",
         PG,

@@ -179,8 +179,12 @@ def test_where_no_thread_can_be_had_the_loop_commits_itself(make_app: MakeApp, m
             raise RuntimeError("can't start new thread")
 
     async def now(name: str) -> None:
+        while any(thread.name == "doubtless-commits" for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        commits.threads.clear()
         monkeypatch.setattr("doubtless.host.thread", NoThread)
 
+    monkeypatch.setattr(doubtless.turns, "IDLE", 0.01)
     app, done = make_app(), []
     task = paying(app, done, now)
     commits = Commits(app)

@@ -143,7 +143,7 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
         "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "set_tail", "store_tail", "take_key", "thaw",
     }  # fmt: skip
     own = {
-        "accept", "append_direct", "append_direct_unfrozen", "append_rows", "claimed", "clock", "create_schema", "due", "taken",
+        "accept", "append_direct", "append_direct_unfrozen", "append_rows", "append_several", "begin", "claimed", "clock", "create_schema", "due", "taken",
         "has_schema", "is_migrated",
         "living", "lock_migrations",
         "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "triggers",

@@ -247,6 +247,9 @@ def test_a_row_that_is_refused_does_not_harm_those_beside_it(app: Doubtless, wor
         flush = app.store.flush
 
         def meddled(*how: Any) -> None:  # between the moment when a row is put down and its commit, somebody else writes
+            if app.store.head("t1") is None or Kind.STEP_SETTLED not in kinds(app, "t1"):
+                flush(*how)  # the tasks begin, or look
+                return
             app.store.flush = flush  # type: ignore[method-assign]
             app.cancel("t1", by="anna", why="no longer wanted")
             flush(*how)
@@ -320,6 +323,73 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
         for n in range(5):
             app.run(task, f"{at}-{n}", name=f"{at}-{n}" + "x" * 3000)
     assert world.n() == 11  # each once
+
+
+def test_cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t"))
+        submit = app.store.submit_begin
+
+        def and_cancel(*args: Any) -> Any:
+            running.cancel()
+            return submit(*args)
+
+        app.store.submit_begin = and_cancel  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    head = app.store.head("t")
+    assert head is not None
+    assert (head.status, head.owner) == ("ready", None)
+    assert app.run(task, "t", name="t") == 1
+    assert app.verify() == []
+
+
+def test_cancelled_while_its_end_waits_for_the_commit_a_task_is_done_and_its_caller_is_told(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t"))
+        submit = app.store.submit
+
+        def and_cancel(events: Any, **options: Any) -> Any:
+            if events[-1].kind == Kind.TASK_ENDED:
+                running.cancel()
+            return submit(events, **options)
+
+        app.store.submit = and_cancel  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    assert kinds(app, "t").count(Kind.TASK_ENDED) == 1
+    assert app.run(task, "t", name="t") == 1
+    assert world.n() == 1
+    assert app.verify() == []
+
+
+def test_a_task_whose_end_is_refused_because_it_was_cancelled_meanwhile_ends_cancelled(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=0)
+
+    async def run() -> Any:
+        submit = app.store.submit
+
+        def meddled(events: Any, **options: Any) -> Any:
+            if events[-1].kind == Kind.TASK_ENDED:
+                app.store.submit = submit  # type: ignore[method-assign]
+                app.cancel("t", by="anna", why="no longer wanted")
+            return submit(events, **options)
+
+        app.store.submit = meddled  # type: ignore[method-assign]
+        return await asyncio.gather(app.arun(task, "t", name="t"), return_exceptions=True)
+
+    assert isinstance(asyncio.run(run())[0], DoubtlessError)
+    assert app.show("t").status == "cancelled"
+    assert kinds(app, "t").count(Kind.TASK_ENDED) == 1
+    assert app.verify() == []
 
 
 def test_cancelled_while_its_intent_waits_for_the_commit_a_write_is_not_sent(app: Doubtless, world: World) -> None:
