@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from guests_child import ORDER, append_line, lines, payments
 from guests_ground import PATIENCE, Ground
+from tests.looptime import LIMIT, is_over_after
 
 from doubtless import Doubtless, NeedsHuman, Refused, UsageError, injected
 
@@ -25,6 +26,7 @@ class Bank:
     def __init__(self, app: Doubtless, folder: Path) -> None:
         self.file = str(folder / "effects")
         self.hang: asyncio.Event | None = None
+        self.hangs = asyncio.Event()
 
         def find(idempotency_key: str) -> dict[str, str] | None:
             return {"key": idempotency_key} if any(idempotency_key in line for line in lines(self.file)) else None
@@ -33,6 +35,7 @@ class Bank:
         async def apay(amount: int, idempotency_key: str = injected()) -> dict[str, str]:
             append_line(self.file, f"apay {amount} {idempotency_key}")
             if self.hang is not None:
+                self.hangs.set()
                 await self.hang.wait()
             await asyncio.sleep(0)
             return {"key": idempotency_key}
@@ -90,8 +93,10 @@ def test_a_cancelled_call_is_in_doubt_and_the_next_one_settles_it_first(ground: 
     async def host() -> None:
         bank.hang = asyncio.Event()
         async with app.session("thread-42") as session:
+            over = is_over_after(bank.hangs)
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(session.acall(bank.apay, amount=5, call_id="a"), 0.02)
+                await asyncio.wait_for(session.acall(bank.apay, amount=5, call_id="a"), LIMIT)
+            await over
             assert [a.outcome for a in app.show("thread-42").steps[0].attempts] == ["unknown"]
             bank.hang = None
             await session.acall(bank.apay, amount=6, call_id="b")
@@ -106,14 +111,19 @@ def test_a_cancelled_call_is_in_doubt_and_the_next_one_settles_it_first(ground: 
 def test_an_async_host_that_was_cancelled_has_acknowledged_nothing(ground: Ground, app: Doubtless) -> None:
     bank = Bank(app, ground.folder)
 
+    paid = asyncio.Event()
+
     async def host() -> None:
         async with app.session("thread-42") as session:
             await session.acall(bank.apay, amount=5, call_id="a")
+            paid.set()
             await asyncio.Event().wait()
 
     async def cancelled() -> None:
+        over = is_over_after(paid)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(host(), 0.1)
+            await asyncio.wait_for(host(), LIMIT)
+        await over
 
     asyncio.run(cancelled())
     assert app.show("thread-42").unacknowledged == ("1",)

@@ -238,3 +238,26 @@ def test_no_more_connections_are_in_use_at_once_than_the_url_says_and_who_finds_
     link.give(first)
     assert link.take() is first  # the one that was used last
     link.give(first)
+
+
+def test_who_looks_at_the_store_anew_while_all_connections_are_in_use_opens_none_beyond_what_the_url_says(
+    open_store: Open, url: str, clock: FakeClock
+) -> None:
+    link = open_store(f"{url}&connections=2")._link
+    used = [link.take(), link.take()]
+    asked, acquire = threading.Event(), link._free.acquire
+
+    def wait_for_a_place() -> None:
+        asked.set()
+        acquire()
+
+    link._free.acquire = wait_for_a_place  # type: ignore[assignment]
+    looks = threading.Thread(target=link.renew)
+    looks.start()
+    assert asked.wait(30)
+    for connection in used:  # before it has its place: none of them may stay beside the one that it opens
+        link.give(connection)
+    looks.join(30)
+    open_ = [connection for connection in {*used, *link._idle} if not connection.closed]
+    assert len(open_) == 1
+    assert open_ == link._idle

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, intents, kinds, only_case, outcomes, raised, rows, settle, statuses, until
+from tests.looptime import LIMIT, is_over_after
 
 from doubtless import Doubtless, Happened, NeedsHuman, NotSent, TaskBusy, TaskWaiting, injected
 from doubtless.errors import Parking
@@ -246,7 +247,7 @@ def paying(app: Doubtless, world: World, *, query: bool = True) -> tuple[Any, as
     async def pay() -> Any:
         world.do("pay")
         inside.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     return pay, inside
 
@@ -262,13 +263,20 @@ def cancel_the_task(app: Doubtless, task: Any, inside: asyncio.Event) -> Callabl
 
 
 def wait_for_around_arun(app: Doubtless, task: Any, inside: asyncio.Event) -> Callable[[], Any]:
-    return lambda: asyncio.run(asyncio.wait_for(app.arun(task, "t"), 0.05))
+    async def main() -> None:
+        over = is_over_after(inside)
+        await asyncio.wait_for(app.arun(task, "t"), LIMIT)
+        await over
+
+    return lambda: asyncio.run(main())
 
 
 def timeout_around_arun(app: Doubtless, task: Any, inside: asyncio.Event) -> Callable[[], Any]:
     async def main() -> None:
-        async with asyncio.timeout(0.05):
+        over = is_over_after(inside)
+        async with asyncio.timeout(LIMIT):
             await app.arun(task, "t")
+        await over
 
     return lambda: asyncio.run(main())
 
@@ -302,7 +310,7 @@ def test_cancelling_arun_leaves_the_write_uncertain_the_task_parked_and_is_raise
 
 
 def test_wait_for_around_a_write_inside_the_task_parks_it(app: Doubtless, world: World) -> None:
-    pay, _ = paying(app, world)
+    pay, inside = paying(app, world)
     went_on: list[BaseException | None] = []
 
     @app.step(effect="non_idem_write")
@@ -312,7 +320,7 @@ def test_wait_for_around_a_write_inside_the_task_parks_it(app: Doubtless, world:
     @app.task
     async def task() -> Any:
         try:
-            return await asyncio.wait_for(pay(), 0.02)
+            return await asyncio.wait_for(pay(), LIMIT)
         except TimeoutError:
             try:
                 await other()
@@ -320,8 +328,13 @@ def test_wait_for_around_a_write_inside_the_task_parks_it(app: Doubtless, world:
                 went_on.append(error)
             return "gave up"
 
+    async def main() -> None:
+        over = is_over_after(inside)
+        await app.arun(task, "t")
+        await over
+
     with pytest.raises(TaskWaiting):
-        asyncio.run(app.arun(task, "t"))
+        asyncio.run(main())
     assert isinstance(went_on[0], Parking)
     assert world.n("other") == 0
     assert outcomes(app, "t", "1") == [("unknown", "CancelledError")]

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from test_sleep import until
 from waiting_ground import Deploys, answer, got, raised, task_of
 
 from doubtless import Answer, Denied, Deny, Doubtless, Found, NeedsHuman, Pending, TaskWaiting
@@ -172,8 +173,6 @@ def test_two_branches_that_wait_for_one_name_never_take_the_same_event(deploy: D
 def test_a_worker_wakes_a_parent_whose_child_waits_for_a_time_or_an_answer(
     deploy: Deploys, clock: FakeClock, asynchronous: bool
 ) -> None:
-    from test_sleep import until
-
     clock.auto_advance = False
     app = deploy()
 
@@ -199,8 +198,6 @@ def test_a_worker_wakes_a_parent_whose_child_waits_for_a_time_or_an_answer(
 
 
 def test_a_worker_looks_again_at_one_doubt_while_another_one_needs_a_person(deploy: Deploys, clock: FakeClock) -> None:
-    from test_sleep import until
-
     clock.auto_advance = False
     app, found = deploy(), []
 
@@ -248,5 +245,6 @@ def test_an_answer_to_a_child_that_comes_while_its_parent_is_still_parking_is_no
     worker._claim_due()
     worker._busy.discard("t")
     worker._claim_due()
+    until(lambda: app.show("t").status == "done")
     assert worker.stop()
     assert app.show("t").output == 5

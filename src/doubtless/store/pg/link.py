@@ -123,14 +123,15 @@ class Link:
 
     def renew(self) -> None:
         """Open a new connection, so that `admit` looks at the store again."""
-        self.close()
         self.give(self.take(new=True))
 
     def take(self, *, new: bool = False) -> Connection:
         """A connection for one method; it is given back by `give`. Raises: StoreUnavailable, StoreRefused."""
         self._free.acquire()
         try:
-            if not new:
+            if new:
+                self.close()  # with a place in hand: one that is given back before there is one would be one too many
+            else:
                 return self._idle.pop()
         except IndexError:
             pass
