@@ -22,6 +22,7 @@ from .events import Effect, Event, elapsed_most
 from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
 from .outcomes import NotSent
 from .protocol import FIRST
+from .store.beginning import hand_back
 from .turns import seats, times_of, turn_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def begin_on_loop(store: Store, accepted: Event, blobs: Sequence[Blob]) ->
     except BaseException:
         begun = store.landed(ticket)
         if begun is not None:
-            store.release(accepted.task_id, begun.epoch)
+            hand_back(store, begun)
         raise
     begun = store.landed(ticket)
     return begun
@@ -236,6 +237,7 @@ async def call_async(run: Run, request: Invoke) -> Reply:
     try:
         await waiter
         if call.done():
+            frame.call = None  # its context has the frame: without a cycle both are gone at once
             return _reply(call)
     except BaseException as error:  # the run itself is cancelled: rule 7
         if isinstance(error, GeneratorExit):

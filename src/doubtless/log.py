@@ -13,7 +13,7 @@ from .fold import StepRecord, fold_step, wakes
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting
-from .store.base import DONE, INTENDED, Blob, Claim, Shared, Store
+from .store.base import DONE, INTENDED, Beginning, Blob, Claim, Shared, Store
 from .store.chain import follow, links_of
 from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_digest, needs_keeping, rows_of_step
 
@@ -69,14 +69,15 @@ class TaskLog(TaskFold):
         self.sure = False  # whether the rows that were loaded are known to be what was written
         self._used: list[int] = []  # rows before the snapshot that are used too
         super().__init__(self._rows_of)
-        if claim.first is not None:
-            self._begin(claim.first)
+        if claim.begun is not None:
+            self._begin(claim.begun)
         else:
             self.load()
 
-    def _begin(self, first: Event) -> None:
-        """Begin behind the only row of a task that this claim has begun."""
-        self.seq, self.hash, self.sure, self._since = first.event_seq, row_hash(first), True, (0, b"")
+    def _begin(self, begun: Beginning) -> None:
+        """Begin behind the rows of a task that this claim has begun."""
+        self.seq, self.hash, self.sure, self._since = begun.claimed.event_seq, begun.digest, True, (0, b"")
+        self._announced = True
         if self.snapshotting is not None:
             self.snapshotting.begin(self, None)
 

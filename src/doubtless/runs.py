@@ -18,6 +18,7 @@ from .passes import Ending
 from .standing import SESSION, is_idle
 from .steps import Task
 from .store.base import Claim, Head
+from .store.beginning import hand_back
 from .tasks import GOODBYE, TaskRun, wait_limit
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Runs:
 
     def give_back(self, claim: Claim) -> None:
         """Stop being the owner of a task that was claimed and is not run after all."""
-        self._give_back(claim.head.task_id, lambda: self.app.store.release(claim.head.task_id, claim.epoch))
+        self._give_back(claim.head.task_id, lambda: hand_back(self.app.store, claim))
 
     async def acarry(self, run: TaskRun) -> Ending:
         """The same on the event loop; a sync task's supervisor runs in a thread."""
@@ -155,7 +156,7 @@ class Runs:
             run.owes = self._give_back
             run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:
-            self._give_back(task_id, lambda: store.release(task_id, claim.epoch))
+            self._give_back(task_id, lambda: hand_back(store, claim))
             raise
         with self._lock:
             self._active.add(run)
@@ -164,7 +165,7 @@ class Runs:
     def task_run(self, runtime: Runtime, claim: Claim, task: Task[..., Any], limit: int | None) -> TaskRun:
         """A claim of a task whose code this app has."""
         log = TaskLog(runtime.store, claim, owner=claim.head.owner, plan=task.code.plan)
-        accepted = claim.first or runtime.store.first(log.task_id)
+        accepted = runtime.store.first(log.task_id) if claim.begun is None else claim.begun.accepted
         if (undo_by := accepted.details.get("undo_by")) is not None:
             log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
         params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}

@@ -154,16 +154,91 @@ def test_what_is_refused_of_several_rows_is_refused_whole_and_harms_no_other(beg
 def test_tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one(store: Any, clock: TurnClock) -> None:
     tickets = [store.submit_begin(accepted(name, clock())) for name in ("a", "b", "a")]
     claims = [store.landed(ticket) for ticket in tickets]
-    assert [claim and (claim.head.task_id, claim.takeover, claim.first.kind) for claim in claims] == [
-        ("a", False, Kind.TASK_ACCEPTED), ("b", False, Kind.TASK_ACCEPTED), None
-    ]  # fmt: skip
+    assert [claim and (claim.head.task_id, claim.takeover) for claim in claims] == [("a", False), ("b", False), None]
     for claim in claims[:2]:
         assert store.head(claim.head.task_id) == claim.head
         with pytest.raises(TaskBusy):
             store.claim(claim.head.task_id)
-        store.append(seal([intended(claim.head.task_id, clock(), claim.epoch)], 1, row_hash(claim.first)))
+        assert store.rows(claim.head.task_id) == list(claim.begun[:2])
+        assert [row.kind for row in claim.begun[:2]] == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED]
+        store.append(seal([intended(claim.head.task_id, clock(), claim.epoch)], 2, claim.begun.digest))
     assert store.begin(accepted("a", clock())) is None
     assert store.verify() == []
+
+
+def resumed(w: Writer, clock: TurnClock) -> list[Event]:
+    """The first rows of a run that goes on with a task: they change its head, and nothing else."""
+    claimed = draft(w.task_id, Kind.TASK_CLAIMED, clock(), status="running", epoch=w.epoch, data={"owner": "x"})
+    return w.seal(claimed, intended(w.task_id, clock(), w.epoch))
+
+
+def test_rows_that_change_heads_alone_share_one_commit(begin: Begin, store: Any, clock: TurnClock) -> None:
+    writers = [begin(name) for name in ("c", "a", "b")]
+    tickets = [store.submit(resumed(w, clock), guard="pay") for w in writers]
+    with counted(store) as commits:
+        store.flush()
+    assert commits == [1]
+    for w, ticket in zip(writers, tickets, strict=True):
+        assert ticket.done and not ticket.alone
+        store.landed(ticket)
+        assert kinds(store, w.task_id)[1:] == [Kind.TASK_CLAIMED, Kind.STEP_INTENDED]
+        head = store.head(w.task_id)
+        assert (head.status, head.epoch) == ("running", w.epoch)
+    assert [problem for problem in store.verify() if "content of its policy" not in problem.what] == []
+
+
+def test_an_end_that_shares_a_commit_gives_the_task_back(begin: Begin, store: Any, clock: TurnClock) -> None:
+    a, b = begin("a"), begin("b")
+    parked = draft("a", Kind.TASK_PARKED, clock(), status="ready", epoch=a.epoch, data={"wake_at": 5, "why": "a\0b"})
+    ended = draft("b", Kind.TASK_ENDED, clock(), status="done", epoch=b.epoch, output_ref="inline:1")
+    tickets = [store.submit(w.seal(row)) for w, row in ((a, parked), (b, ended))]
+    store.flush()
+    for ticket in tickets:
+        assert ticket.done and not ticket.alone
+        store.landed(ticket)
+    a_head, b_head = store.head("a"), store.head("b")
+    assert (a_head.status, a_head.owner, a_head.epoch, a_head.wake_at) == ("ready", None, None, 5)
+    assert (b_head.status, b_head.owner, b_head.epoch) == ("done", None, None)
+    assert [problem for problem in store.verify() if "why" not in problem.what] == []
+    assert store.claim("a").takeover is False
+
+
+@pytest.mark.parametrize("trouble", ["its place is taken", "it was replaced", "its step is frozen"])
+def test_of_rows_that_change_heads_what_is_refused_is_refused_whole_and_harms_no_other(
+    begin: Begin, store: Any, clock: TurnClock, trouble: str
+) -> None:
+    a, b, c = begin("a"), begin("b"), begin("c")
+    tickets = [store.submit(resumed(w, clock), guard="pay" if w is b else None) for w in (a, b, c)]
+    if trouble == "its place is taken":
+        store.add("b", [draft("b", Kind.CANCEL_REQUESTED, clock(), data={"by": "anna", "why": "no longer wanted"})])
+    elif trouble == "it was replaced":
+        store.release("b", b.epoch)
+        store.claim("b")
+    else:
+        freeze = draft(STORE_TASK, Kind.STORE_FROZEN, clock(), data={"step": "pay", "by": "anna", "why": "wrong prices"})
+        store.add(STORE_TASK, [freeze])
+    before = store.head("b"), kinds(store, "b")
+    store.flush()
+    for ticket, w in ((tickets[0], a), (tickets[2], c)):
+        store.landed(ticket)
+        assert kinds(store, w.task_id)[1:] == [Kind.TASK_CLAIMED, Kind.STEP_INTENDED]
+    errors = {"its place is taken": Moved, "it was replaced": StaleEpoch, "its step is frozen": Frozen}
+    with pytest.raises(errors[trouble]):
+        store.landed(tickets[1])
+    assert (store.head("b"), kinds(store, "b")) == before
+
+
+def test_a_part_of_what_waits_is_the_oldest_of_each_kind(begin: Begin, store: Any, clock: TurnClock) -> None:
+    writers = [begin(name) for name in "abcd"]
+    begun = [store.submit_begin(accepted(name, clock())) for name in ("x", "y")]
+    heads = [store.submit(resumed(w, clock)) for w in writers[:2]]
+    rows = [put(w, store, intended(w.task_id, clock(), w.epoch)) for w in writers[2:]]
+    store.flush(1)
+    assert [ticket.done for ticket in (*begun, *rows)] == [True, False] * 2
+    assert not all(ticket.done for ticket in heads)
+    for _ in range(3):  # of a file, tasks that are begun and heads that change are one kind
+        store.flush(1)
+    assert all(ticket.done and not ticket.alone for ticket in (*begun, *heads, *rows))
 
 
 def _keyed(task: str, clock: TurnClock, epoch: int) -> Event:

@@ -14,7 +14,7 @@ import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows, statuses
 
 from doubtless import Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
-from doubtless.errors import DoubtlessError
+from doubtless.errors import DoubtlessError, InputDiffers, StoreRefused
 from doubtless.events import Kind
 from doubtless.store.pg.migrate import migrate
 from doubtless.store.postgres import PostgresStore
@@ -325,6 +325,39 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
     assert world.n() == 11  # each once
 
 
+def test_a_new_task_of_a_loop_is_not_looked_for_and_one_that_exists_is_found_by_the_commit(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+    head, looks = app.store.head, []
+
+    def look(task_id: str) -> Any:
+        looks.append(task_id)
+        return head(task_id)
+
+    app.store.head = look  # type: ignore[method-assign]
+    assert asyncio.run(app.arun(task, "t", name="t")) == 1
+    assert looks == []
+    assert asyncio.run(app.arun(task, "t", name="t")) == 1
+    assert world.n() == 1 and kinds(app, "t").count(Kind.TASK_ACCEPTED) == 1
+    before = kinds(app, "t")
+    with pytest.raises(InputDiffers):
+        asyncio.run(app.arun(task, "t", name="another"))
+    assert kinds(app, "t") == before
+
+
+def test_what_a_task_has_come_to_is_given_also_while_the_store_takes_no_writes(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+    assert asyncio.run(app.arun(task, "t", name="t")) == 1
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise StoreRefused("it takes no writes", hint="wait")
+
+    app.store.submit_begin = refused  # type: ignore[method-assign]
+    assert asyncio.run(app.arun(task, "t", name="t")) == 1
+    with pytest.raises(StoreRefused):
+        asyncio.run(app.arun(task, "new", name="new"))
+    assert app.store.head("new") is None
+
+
 def test_cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys(app: Doubtless, world: World) -> None:
     task = paying(app, world, steps=1)
 
@@ -344,6 +377,7 @@ def test_cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys(app: Doubtle
     head = app.store.head("t")
     assert head is not None
     assert (head.status, head.owner) == ("ready", None)
+    assert kinds(app, "t") == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED, Kind.TASK_PARKED]
     assert app.run(task, "t", name="t") == 1
     assert app.verify() == []
 

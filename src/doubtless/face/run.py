@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
+from ..blobs import INLINE_BYTES
 from ..canonical import decode, encode, input_hash
 from ..children import root_of
 from ..durations import parse_duration
-from ..errors import DoesNotFit, DoubtlessError, InputDiffers, TaskBusy, UsageError
+from ..errors import DoesNotFit, DoubtlessError, InputDiffers, StoreError, TaskBusy, UsageError
 from ..events import TERMINAL, Event, Kind, TaskStatus, draft
 from ..questions import moment
 from ..standing import SESSION
@@ -83,12 +84,17 @@ class Running(Face):
         """`run` on the event loop: an async task runs in the calling asyncio.Task, a sync one in a thread."""
         wait = params.pop("wait", True)
         check_wait(wait)
-        found = self._found(task, args, params)
+        found = self._found(task, args, params, look=False)
         if not isinstance(found, NewTask):
             return await self._runs.arun(found.task_id, wait)
         from ..adrivers import begin_on_loop
 
-        begun = await begin_on_loop(self.runtime.store, found.first, found.blobs)
+        try:
+            begun = await begin_on_loop(self.runtime.store, found.first, found.blobs)
+        except StoreError:
+            if self.runtime.store.head(found.first.task_id) is None:
+                raise
+            begun = None  # nothing is written, and nothing has to be where the task exists
         return await self._runs.arun(self._begun(found, begun), wait, begun=begun)
 
     @overload
@@ -203,9 +209,18 @@ class Running(Face):
         return first.task_id
 
     def _found(
-        self, task: Any, args: tuple[Any, ...], params: dict[str, Any], place: Callable[[int], dict[str, Any]] | None = None
+        self,
+        task: Any,
+        args: tuple[Any, ...],
+        params: dict[str, Any],
+        place: Callable[[int], dict[str, Any]] | None = None,
+        *,
+        look: bool = True,
     ) -> Head | NewTask:
-        """The head of a task that exists with this input; or what is to be recorded of one that does not."""
+        """The head of a task that exists with this input; or what is to be recorded of one that does not.
+
+        `look` False: whether there is one is left to the commit that would begin it, where its input is small.
+        """
         if "task_id" in params:
             task_id = params.pop("task_id")
         else:
@@ -217,12 +232,16 @@ class Running(Face):
         text = encode(definition.binder.bind(args, params), where=f"task {task.name}")
         runtime.vault.refuse_known(text, task.name)
         digest = input_hash(runtime.namespace, text)
-        head = runtime.store.head(task_id)
-        if head is not None:
-            return self._same_input(head, task.name, digest, text)
+        misfit: DoesNotFit | None = None
         try:
-            definition.restore_params(decode(text))  # what its code could not be given is refused, not accepted
-        except DoesNotFit as misfit:
+            definition.restore_params(decode(text))
+        except DoesNotFit as error:
+            misfit = error
+        if look or misfit is not None or len(text) > INLINE_BYTES:
+            head = runtime.store.head(task_id)
+            if head is not None:
+                return self._same_input(head, task.name, digest, text)
+        if misfit is not None:  # what its code could not be given is refused, not accepted
             raise misfit.within(f"{task.name}.") from misfit.__cause__
         ref, blob = runtime.content.put(text)
         now = runtime.store.now()

@@ -63,6 +63,14 @@ class Wanted(NamedTuple):
     idle: tuple[str, ...] = ()
 
 
+class Beginning(NamedTuple):
+    """The rows of a task that is begun, and the hash of the second."""
+
+    accepted: Event
+    claimed: Event
+    digest: bytes
+
+
 class Claim(NamedTuple):
     """A claim that was granted: the task's owner from now on, until `release` or a parked or ended row."""
 
@@ -70,8 +78,8 @@ class Claim(NamedTuple):
     epoch: int
     takeover: bool
     """True: the owner before died; its TaskClaimed row is written, what was in flight is in doubt."""
-    first: Event | None = None
-    """The only row of a task that this claim has begun (`Store.begin`): there is nothing to read."""
+    begun: Beginning | None = None
+    """All rows of a task that this claim has begun (`Store.begin`): there is nothing to read."""
 
 
 class Due(NamedTuple):
@@ -198,7 +206,10 @@ class Store(Protocol):
         """
 
     def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
-        """`accept` and `claim` in one transaction: nobody else is told of the task. None: the id exists, nothing written."""
+        """`accept` and `claim` in one transaction, with the TaskClaimed row: nobody else is told of the task.
+
+        None: the id exists, nothing written.
+        """
 
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch.

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, cast
 
 from .. import host
-from ..errors import TaskBusy, UsageError
+from ..errors import TaskBusy
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from ..fold import placing
 from ..snapshots import Snapshot
 from . import reading
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted
+from .beginning import beginning, begun_head, refuse_no_task
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
 from .pg.appending import Appending, Direct, values_of
-from .pg.batches import Batches, Begun, Several, begun_head, tasks_json
+from .pg.batches import Batches, Begun, Several, tasks_json
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
 from .pg.leases import Leases, describe
@@ -83,8 +84,8 @@ class PostgresStore(Reading):
             newest=self._wrote,
         )  # fmt: skip
         self._batches = Batches(
-            self._link, self._queries["append_several"], clock=clock, took=self._clock.take, standing=self._standing,
-            newest=self._wrote, begin=self._begin,
+            self._link, self._queries, clock=clock, took=self._clock.take, standing=self._standing, newest=self._rests,
+            begin=self._begin,
         )  # fmt: skip
         self._chained = {}
 
@@ -155,15 +156,15 @@ class PostgresStore(Reading):
         return ticket
 
     def _beginning(self, accepted: Event, blobs: Sequence[Blob]) -> Begun:
-        refuse_no_task(accepted)
-        return Begun(seal([accepted], 0, None)[0], blobs, self._new_epoch())
+        begun = beginning(accepted, owner=self._leases.owner(), epoch=self._new_epoch(), now=self.now())
+        return Begun(begun, blobs)
 
     def _begin(self, tickets: Sequence[Begun]) -> dict[str, Claim]:
         """Begin tasks in one statement; the claims of those whose ids were free."""
         self.info()
         sent, granted, owner = self._local(), self._leases.grant, self._leases.owner()
         contents = [blob for ticket in tickets for blob in ticket.blobs]
-        args = (tasks_json(tickets), owner, granted, self._at(), *blob_arrays(contents))
+        args = (*tasks_json(tickets), owner, granted, self._at(), *blob_arrays(contents))
         epochs = {ticket.epoch for ticket in tickets}
 
         def stand() -> Row | None:
@@ -173,10 +174,10 @@ class PostgresStore(Reading):
         begun, store_id, suspect = self._link.write("accept", self._queries["begin"], args, stand, lambda rows: rows[0])
         claims = {}
         for ticket in tickets:
-            if ticket.event.task_id in begun:
-                claims[ticket.event.task_id] = Claim(begun_head(ticket, owner), ticket.epoch, False, ticket.event)
-                self._leases.hold(ticket.event.task_id, ticket.epoch, sent, granted)
-                self._chains(ticket.event)
+            if ticket.task_id in begun:
+                claims[ticket.task_id] = Claim(begun_head(ticket.begun, owner), ticket.epoch, False, ticket.begun)
+                self._leases.hold(ticket.task_id, ticket.epoch, sent, granted)
+                self._keep(ticket.task_id, (ticket.begun.claimed.event_seq, ticket.begun.digest))
         if store_id is not None and not self._gate.again(store_id, suspect):  # as `claim` sees it
             self._chained.clear()
             try:
@@ -186,7 +187,7 @@ class PostgresStore(Reading):
                     self.release(claim.head.task_id, claim.epoch)
                 raise
         if claims:
-            self._seen(next(reversed(claims.values())).first or tickets[0].event)
+            self._seen(next(ticket.begun.claimed for ticket in reversed(tickets) if ticket.task_id in claims))
         return claims
 
     def claim(self, task_id: str) -> Claim:
@@ -343,16 +344,15 @@ class PostgresStore(Reading):
         rows = rows_json(events)
         args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
         self._write_rows(events, self._queries["append_rows"], args, guard)
-        self._came_to_rest(events, release=release)
+        self._rests(events[-1])
+        if release:
+            self._given_back(events[-1])
 
-    def _came_to_rest(self, events: Sequence[Event], *, release: bool) -> None:
-        """Note rows that were written and change a head."""
-        last = events[-1]
-        if release and last.epoch is not None:
-            self._leases.let_go(last.task_id, last.epoch)
-            self._chains(last)
-        if last.kind in _MARKED:
-            self._seen(last)
+    def _given_back(self, last: Event) -> None:
+        """Note that a row was written with which the owner gives its task back."""
+        assert last.epoch is not None
+        self._leases.let_go(last.task_id, last.epoch)
+        self._chains(last)
 
     def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | Several | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
@@ -373,7 +373,7 @@ class PostgresStore(Reading):
 
     def _commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         try:
-            self._batches.commit()
+            self._batches.commit(most)
         finally:
             self._sharing.commit(most, gone)
 
@@ -387,14 +387,14 @@ class PostgresStore(Reading):
             raise ticket.error
         alone = ticket.alone or not ticket.done
         if isinstance(ticket, Begun):
-            return self._begin([ticket]).get(ticket.event.task_id) if alone else ticket.claim
+            return self._begin([ticket]).get(ticket.task_id) if alone else ticket.claim
         if isinstance(ticket, Ticket):
             if alone:
                 self._append_one(ticket.event, ticket.guard, ticket.blobs)
         elif alone:
             self.append(ticket.events, guard=ticket.guard, blobs=ticket.blobs)
-        else:
-            self._came_to_rest(ticket.events, release=ticket.release)
+        elif ticket.release:
+            self._given_back(ticket.events[-1])
         return None
 
     def _append_one(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
@@ -490,6 +490,12 @@ class PostgresStore(Reading):
 
     def _wrote(self, event: Event) -> None:
         self._gate.newest = event
+
+    def _rests(self, event: Event) -> None:
+        """A row was written after which its task may rest: the mark names it."""
+        self._gate.newest = event
+        if event.kind in _MARKED:
+            self._seen(event)
 
     def _same(self, events: Sequence[Event]) -> bool:
         """True when these very rows stand in the log: compared whole, at their places."""
@@ -608,12 +614,6 @@ class PostgresStore(Reading):
 
 
 _MARKED = frozenset({Kind.TASK_PARKED, Kind.TASK_ENDED, Kind.TASK_CLAIMED})
-
-
-def refuse_no_task(accepted: Event) -> None:
-    """Refuse what cannot be a task's first row. Raises: UsageError."""
-    if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
-        raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
 
 
 def beside_of(place: Place, state: str) -> str:

@@ -15,7 +15,7 @@ from ..errors import DoubtlessError, StoreError
 from ..events import COLUMNS, Event
 from .base import Blob
 from .schema import ROW
-from .tickets import Ticket, Waiting
+from .tickets import Ticket, Waiting, Waits
 from .transaction import put_blobs, same
 
 if TYPE_CHECKING:
@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from .link import Link
 
 
-class Work:
+class Work(Waits):
     """What more than one row takes, waiting for a commit that it shares: all of it is done, or nothing.
 
     `body`: what is done in the transaction, and gives the result; `stands`: looks up, after an error of the driver, whether it
-    was; `after`: told whether it is durable, once that is known.
+    was; `after`: told whether it is durable, once that is known. `count`: what the mark is raised to then; 0: it stays.
     """
 
-    __slots__ = ("after", "alone", "body", "done", "error", "result", "stands", "what")
+    __slots__ = ("after", "body", "count", "result", "stands", "what")
 
     def __init__(
         self, what: str, body: Callable[[apsw.Cursor], Any], stands: Callable[[apsw.Cursor], Any],
         after: Callable[[bool], None],
     ) -> None:  # fmt: skip
+        super().__init__()
         self.what = what
         self.body = body
         self.stands = stands
         self.after = after
-        self.done = False
-        self.alone = False
-        self.error: DoubtlessError | None = None
+        self.count = 0
         self.result: Any = None
 
 
@@ -54,13 +53,17 @@ _NO_ROW = [None] * (len(COLUMNS) + 1)
 
 
 class Sharing:
-    """The rows that wait for a commit, and the commit that they share. `sql`: the statement of them all, for one row."""
+    """The rows that wait for a commit, and the commit that they share.
 
-    def __init__(self, link: Link, sql: str) -> None:
+    `sql`: the statement of them all, for one row; `counted`: told, once for all that a commit held, what the mark is raised to.
+    """
+
+    def __init__(self, link: Link, sql: str, counted: Callable[[int], None]) -> None:
         self.waiting: Waiting[Ticket] = Waiting()
         self.works: Waiting[Work] = Waiting()
         self._link = link
         self._sql = sql
+        self._counted = counted
         self._made: dict[int, str] = {}
 
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
@@ -80,8 +83,10 @@ class Sharing:
         One that is refused does not harm the others.
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
-        if self.works:
-            self._commit_works()
+        while works := self.works.take(most):
+            self._commit_works(works)
+            if most is not None:
+                break
         left = len(self.waiting) if most is None else most
         while tickets := self.waiting.take(min(left, MOST)):
             left -= len(tickets)
@@ -103,9 +108,9 @@ class Sharing:
             for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
                 hooks("append:after")
 
-    def _commit_works(self) -> None:
+    def _commit_works(self, works: list[Work]) -> None:
         """Commit what is more than a row, in one transaction; each of them whole, or not at all."""
-        link, works = self._link, self.works.take()
+        link = self._link
         try:
             self._do_all(works)
         except BaseException:
@@ -140,6 +145,9 @@ class Sharing:
         except StoreError as error:
             for work in works:
                 work.error = error
+        else:
+            if count := max((work.count for work in works if work.error is None), default=0):
+                self._counted(count)
 
     def _do(self, cursor: apsw.Cursor, work: Work) -> None:
         cursor.execute("SAVEPOINT one")

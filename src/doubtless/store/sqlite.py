@@ -10,12 +10,12 @@ from typing import Any
 
 import apsw
 
-from ..errors import UsageError
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from ..fold import names_key, placing
 from ..snapshots import Snapshot
 from .applying import apply, check_refusal
-from .base import Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
+from .base import Beginning, Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
+from .beginning import beginning, begun_head, refuse_no_task
 from .chain import Linked
 from .folder import Folder, Hooks
 from .link import Link, first
@@ -86,7 +86,8 @@ class SqliteStore(Reading):
         self._queries = queries()
         self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
-        self._sharing = Sharing(self._link, self._queries["append_shared"])
+        self._sharing = Sharing(self._link, self._queries["append_shared"], self._counted)
+        self._raised = 0  # what this process has raised the mark to
         self._chained = {}
 
     def info(self) -> StoreInfo:
@@ -95,6 +96,7 @@ class SqliteStore(Reading):
             row = self._link.one(self._queries["meta"])
             assert row is not None
             self._store_id = row[0]
+            self._raised = 0
             self._info = StoreInfo(url_of(self.path), row[1], bool(row[3]), SCHEMA, row[5])
         return self._info
 
@@ -142,36 +144,46 @@ class SqliteStore(Reading):
         return self._sharing.add(self._beginning(accepted, blobs))
 
     def _beginning(self, accepted: Event, blobs: Sequence[Blob]) -> Work:
-        events, row = _new_task(accepted, ())
-        event, task_id, now = events[0], accepted.task_id, self.now()
+        refuse_no_task(accepted)
+        task_id, now = accepted.task_id, self.now()
         self.info()
         epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
-        counted: list[int] = []
+        made: list[Beginning] = []
 
         def body(cursor: apsw.Cursor) -> Claim | None:
             if head_of(cursor, task_id) is not None:
                 return None
             put_blobs(cursor, blobs)
-            insert(cursor, events, self.path)
-            cursor.execute(self._queries["create_head"], row)
             with self._owner.claiming(now.wall, self._randomness) as owner:
                 self._owner.hold(task_id, epoch)
-            cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))
-            counted.append(bump(cursor))
-            return Claim(known(cursor, task_id), epoch, False, event)
+            begun = beginning(accepted, owner=owner, epoch=epoch, now=now)
+            insert(cursor, begun[:2], self.path)
+            head = begun_head(begun, owner)
+            cursor.execute(self._queries["begin_head"], (*head, begun.digest, now.wall))
+            made[:] = [begun]
+            work.count = bump(cursor)
+            return Claim(head, epoch, False, begun)
 
         def stands(cursor: apsw.Cursor) -> Claim | None:
             head = head_of(cursor, task_id)
-            return Claim(head, epoch, False, event) if head is not None and head.epoch == epoch else None
+            return Claim(head, epoch, False, made[0]) if head is not None and head.epoch == epoch else None
 
         def after(durable: bool) -> None:
             if not durable:
                 self._owner.let_go(task_id, epoch)
-            elif counted:
-                self._chains(event)
-                self._mark.raise_to(self._store_id, counted[-1])
+            elif work.count:
+                self._keep(task_id, (made[0].claimed.event_seq, made[0].digest))
+                self._counted(work.count)
 
-        return Work("accept", body, stands, after)
+        work = Work("accept", body, stands, after)
+        return work
+
+    def _counted(self, count: int) -> None:
+        """Raise the mark to what a commit has counted; a commit that many share raises it once."""
+        if count > self._raised:
+            self.info()
+            self._mark.raise_to(self._store_id, count)
+            self._raised = count
 
     def claim(self, task_id: str) -> Claim:
         """Make this process the owner, with a new random epoch; a takeover of a dead owner's task writes a row.
@@ -200,7 +212,7 @@ class SqliteStore(Reading):
             except BaseException:
                 self._owner.let_go(task_id, epoch)
                 raise
-        self._mark.raise_to(self._store_id, counted[0])
+        self._counted(counted[0])
         return claim
 
     def _claimed(self, cursor: apsw.Cursor, task_id: str, epoch: int) -> Claim | None:
@@ -345,7 +357,6 @@ class SqliteStore(Reading):
 
     def _several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool) -> Work:
         task_id, epoch = events[0].task_id, events[0].epoch
-        counted: list[int] = []
         released: list[bool] = []
 
         def body(cursor: apsw.Cursor) -> bool:
@@ -357,7 +368,7 @@ class SqliteStore(Reading):
                 cursor.execute(self._queries["release"], (task_id, epoch))
                 released.append(True)
             if any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events):
-                counted.append(bump(cursor))
+                work.count = bump(cursor)
                 if len(events) > 1:
                     note_tail(cursor, events[-1])
             return True
@@ -366,11 +377,11 @@ class SqliteStore(Reading):
             if durable and released and epoch is not None:
                 self._owner.let_go(task_id, epoch)
                 self._chains(events[-1])
-            if durable and counted:
-                self.info()
-                self._mark.raise_to(self._store_id, counted[-1])
+            if durable and work.count:
+                self._counted(work.count)
 
-        return Work("append", body, lambda cursor: True if same(cursor, events) else None, after)
+        work = Work("append", body, lambda cursor: True if same(cursor, events) else None, after)
+        return work
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence (`base.Store.add`)."""
@@ -484,8 +495,7 @@ class SqliteStore(Reading):
 
 def _new_task(accepted: Event, taken: Sequence[Event]) -> tuple[list[Event], tuple[Any, ...]]:
     """The sealed rows of a task that is accepted, and its head's. Raises: UsageError for what cannot be one."""
-    if accepted.input_hash is None or not accepted.step_name or accepted.task_id.startswith("$"):
-        raise UsageError(f"task {accepted.task_id!r} needs a name, an input hash, and an id that does not begin with $")
+    refuse_no_task(accepted)
     event, *_ = events = seal([accepted, *taken], 0, None)
     status = accepted.status or TaskStatus.READY
     return events, (event.task_id, event.step_name, status, event.input_hash, event.at.wall, row_hash(event), *placing(event))

@@ -6,21 +6,31 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..errors import StoreError
+from ..errors import DoubtlessError
 from ..events import Event
 from ..fold import names_key
 from .base import Blob
 from .schema import PLAIN
 
 
-class Ticket:
-    """One sealed row that waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
+class Waits:
+    """What waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
 
-    A row that is `alone` is appended by itself, which writes it, finds it standing, or says why it is refused. `sent`: its
-    text, where it is sent as one: made when it is put down, while another commit is on its way.
+    What is `alone` is written by itself, which writes it, finds it standing, or says why it is refused.
     """
 
-    __slots__ = ("alone", "blobs", "done", "error", "event", "guard", "sent")
+    __slots__ = ("alone", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.alone = False
+        self.error: DoubtlessError | None = None
+
+
+class Ticket(Waits):
+    """One sealed row. `sent`: its text, where it is sent as one: made when it is put down, while another commit is on its way."""
+
+    __slots__ = ("blobs", "event", "guard", "sent")
 
     def __init__(self, event: Event, guard: str | None, blobs: Sequence[Blob]) -> None:
         self.event = event
@@ -28,7 +38,7 @@ class Ticket:
         self.blobs = blobs
         self.done = False
         self.alone = False
-        self.error: StoreError | None = None
+        self.error = None
         self.sent = ""
 
 

@@ -9,71 +9,94 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...errors import DoubtlessError, StoreError, StoreUnavailable
-from ...events import Event, TaskStatus, row_hash
-from ...fold import placing
-from ..base import Blob, Claim, Head
-from ..tickets import Waiting
+from ...errors import StoreError, StoreUnavailable
+from ...events import Event, row_hash
+from ...fold import HeadChange, placing, project
+from ..base import Beginning, Blob, Claim
+from ..tickets import Waiting, Waits
 from .link import Link, Refusal, Row
-from .rows import blob_arrays, changes_json, rows_json
+from .rows import blob_arrays, changes_json, rows_json, shared_row, text
 from .sharing import copied
 
 MOST = 50
 """How many go in one statement: rows that change projections are a transaction within it, of which a server remembers 64."""
 
 
-class Begun:
+class Begun(Waits):
     """A task that is to be begun. `claim`: what came of it, once it is done; None: its id exists."""
 
-    __slots__ = ("alone", "blobs", "claim", "done", "epoch", "error", "event")
+    __slots__ = ("begun", "blobs", "claim")
 
-    def __init__(self, event: Event, blobs: Sequence[Blob], epoch: int) -> None:
-        self.event = event
+    def __init__(self, begun: Beginning, blobs: Sequence[Blob]) -> None:
+        super().__init__()
+        self.begun = begun
         self.blobs = blobs
-        self.epoch = epoch
-        self.done = False
-        self.alone = False
-        self.error: DoubtlessError | None = None
         self.claim: Claim | None = None
 
+    @property
+    def task_id(self) -> str:
+        return self.begun.accepted.task_id
 
-class Several:
-    """Sealed rows of one task, all or none of which are written. `release`: the owner gives the task up with them."""
+    @property
+    def epoch(self) -> int:
+        assert self.begun.claimed.epoch is not None
+        return self.begun.claimed.epoch
 
-    __slots__ = ("alone", "blobs", "changes", "done", "error", "events", "guard", "release")
+
+class Several(Waits):
+    """Sealed rows of one task, all or none of which are written. `release`: the owner gives the task up with them.
+
+    `head`: what they change, where that is the task's head and nothing else, so that nothing but their places and their epoch
+    can refuse them; the row that changes it.
+    """
+
+    __slots__ = ("blobs", "events", "guard", "head", "release")
 
     def __init__(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob]) -> None:
+        super().__init__()
         self.events = events
         self.guard = guard
         self.blobs = blobs
-        self.changes, self.release = changes_json(events)
-        self.done = False
-        self.alone = False
-        self.error: DoubtlessError | None = None
+        changes = [(change, event) for event in events for change in project(event)]
+        heads = [(change, event) for change, event in changes if isinstance(change, HeadChange)]
+        self.release = any(change.release for change, _ in heads)
+        self.head = heads[0] if len(changes) == 1 and heads and not heads[0][0].only_from else None
 
     def said(self) -> str:
-        """As the statement takes it."""
+        """As `append_several` takes it."""
         first, guard = self.events[0], json.dumps(self.guard)
         return (
-            f'{{"task":{json.dumps(first.task_id)},"epoch":{first.epoch},"rows":{rows_json(self.events)},"changes":{self.changes},'
-            f'"guard":{guard},"release":{"true" if self.release else "false"}}}'
+            f'{{"task":{json.dumps(first.task_id)},"epoch":{first.epoch},"rows":{rows_json(self.events)},'
+            f'"changes":{changes_json(self.events)[0]},"guard":{guard},"release":{"true" if self.release else "false"}}}'
         )
+
+    def head_said(self) -> dict[str, Any]:
+        """What `append_heads` takes beside the rows."""
+        assert self.head is not None
+        change, event = self.head
+        first, last = self.events[0], self.events[-1] if self.release else event
+        return {
+            "task_id": first.task_id, "epoch": first.epoch, "place": first.event_seq, "count": len(self.events),
+            "guard": self.guard, "release": self.release, "status": change.status, "wake_at": change.wake_at,
+            "why": text(change.why), "awaits": text(change.awaits), "at": event.at.wall, "seq": last.event_seq,
+            "hash": row_hash(last).hex(),
+        }  # fmt: skip
 
 
 class Batches:
     """What waits for a statement that it shares; the caller of `commit` has the turn of `Sharing`.
 
     `begin`: begins tasks in one statement and says which (their claims). `took`: takes in the server's clock; `standing`:
-    which of these rows are in the log; `newest`: told of a row that is written.
+    which of these rows are in the log; `newest`: told of the last row of a commit.
     """
 
     def __init__(
         self,
         link: Link,
-        sql: str,
+        queries: Mapping[str, str],
         *,
         clock: Callable[[], Any],
         took: Callable[[int, Any], None],
@@ -82,7 +105,7 @@ class Batches:
         begin: Callable[[Sequence[Begun]], dict[str, Claim]],
     ) -> None:
         self._link = link
-        self._sql = sql
+        self._queries = queries
         self._clock = clock
         self._took = took
         self._standing = standing
@@ -101,12 +124,20 @@ class Batches:
         """Whether something waits."""
         return bool(self.begun or self.several)
 
-    def commit(self) -> None:
-        """Commit what waits. What is refused does not harm the others."""
-        while some := self.begun.take(MOST):
+    def commit(self, most: int | None = None) -> None:
+        """Commit what waits, or the oldest of each kind. What is refused does not harm the others."""
+        left = len(self.begun) if most is None else most
+        while some := self.begun.take(min(left, MOST)):
+            left -= len(some)
             self._each(some, self._begin_some)
-        while more := self.several.take(MOST):
-            self._each(more, self._write_some)
+        left = len(self.several) if most is None else most
+        while more := self.several.take(min(left, MOST)):
+            left -= len(more)
+            plain = [ticket for ticket in more if ticket.head is not None]
+            if plain:
+                self._each(plain, self._write_heads)
+            if len(plain) < len(more):
+                self._each([ticket for ticket in more if ticket.head is None], self._write_some)
 
     def _each(self, tickets: Sequence[Any], commit: Callable[[Any], None]) -> None:
         try:
@@ -128,17 +159,25 @@ class Batches:
     def _begin_some(self, tickets: list[Begun]) -> None:
         names: dict[str, Begun] = {}
         for ticket in tickets:
-            if names.setdefault(ticket.event.task_id, ticket) is not ticket:
+            if names.setdefault(ticket.task_id, ticket) is not ticket:
                 ticket.alone = True  # the same id twice: it looks again when the first one stands
         claims = self._begin([ticket for ticket in tickets if not ticket.alone])
         for ticket in tickets:
-            ticket.claim = None if ticket.alone else claims.get(ticket.event.task_id)
+            ticket.claim = None if ticket.alone else claims.get(ticket.task_id)
+
+    def _write_heads(self, tickets: list[Several]) -> None:
+        heads = json.dumps([ticket.head_said() for ticket in tickets], ensure_ascii=False)
+        rows = ",".join([shared_row(event, None) for ticket in tickets for event in ticket.events])
+        guarded = any(ticket.guard is not None for ticket in tickets)
+        self._write(self._queries["append_heads"], tickets, (heads, f"[{rows}]", guarded))
 
     def _write_some(self, tickets: list[Several]) -> None:
         tickets.sort(key=lambda ticket: ticket.events[0].task_id)  # in one order for all writers
+        self._write(self._queries["append_several"], tickets, ("[" + ",".join(ticket.said() for ticket in tickets) + "]",))
+
+    def _write(self, sql: str, tickets: list[Several], said: Sequence[Any]) -> None:
         events = [event for ticket in tickets for event in ticket.events]
-        blobs = [blob for ticket in tickets for blob in ticket.blobs]
-        args = ("[" + ",".join(ticket.said() for ticket in tickets) + "]", *blob_arrays(blobs))
+        args = (*said, *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]))
         sent, refused = self._clock(), set[str]()
 
         def stand() -> bool | None:
@@ -146,49 +185,38 @@ class Batches:
             return True if all((event.task_id, event.event_seq) in standing for event in events) else None
 
         def made(found: list[Row]) -> bool:
-            now, said = found[0]
+            now, not_written = found[0]
             self._took(now, sent)
-            refused.update(said)
+            refused.update(not_written)
             return True
 
-        self._link.write("append", self._sql, args, stand, made)
+        self._link.write("append", sql, args, stand, made)
+        written: Event | None = None
         for ticket in tickets:
             if ticket.events[0].task_id in refused:
                 ticket.alone = True
             else:
-                self._newest(ticket.events[-1])
+                written = ticket.events[-1]
+        if written is not None:
+            self._newest(written)
 
 
-def tasks_json(tickets: Sequence[Begun]) -> str:
-    """Tasks that are to be begun, as their statement takes them: what their heads say, and their first rows."""
-    said = []
+def tasks_json(tickets: Sequence[Begun]) -> tuple[str, str]:
+    """Tasks that are to be begun, as their statement takes them: what their heads say, and their rows."""
+    heads, rows = [], []
     for ticket in tickets:
-        event = ticket.event
-        queue, priority, not_before = placing(event)
-        assert event.input_hash is not None
-        said.append(
-            json.dumps(
-                {
-                    "task_id": event.task_id, "task_name": event.step_name, "status": str(event.status or TaskStatus.READY),
-                    "input_hash": event.input_hash.hex(), "at": event.at.wall, "tail": row_hash(event).hex(), "queue": queue,
-                    "priority": priority, "wake_at": not_before, "epoch": ticket.epoch,
-                },
-                ensure_ascii=False,
-            )[:-1]
-            + f',"row":{rows_json([event])[1:-1]}}}'
+        first, second, digest = ticket.begun
+        queue, priority, _ = placing(first)
+        assert first.input_hash is not None
+        heads.append(
+            {
+                "task_id": first.task_id, "task_name": first.step_name, "status": second.status, "at": first.at.wall,
+                "input_hash": first.input_hash.hex(), "since": second.at.wall, "tail": digest.hex(), "queue": queue,
+                "priority": priority, "epoch": second.epoch,
+            }
         )  # fmt: skip
-    return "[" + ",".join(said) + "]"
-
-
-def begun_head(ticket: Begun, owner: str) -> Head:
-    """The head of a task that was begun."""
-    event = ticket.event
-    queue, priority, not_before = placing(event)
-    assert event.input_hash is not None and event.step_name is not None
-    return Head(
-        event.task_id, event.step_name, str(event.status or TaskStatus.READY), event.input_hash, owner, ticket.epoch, not_before,
-        event.at.wall, event.at.wall, None, None, queue, priority,
-    )  # fmt: skip
+        rows += [shared_row(first, None), shared_row(second, None)]
+    return json.dumps(heads, ensure_ascii=False, separators=(",", ":")), f"[{','.join(rows)}]"
 
 
 _BATCHES: weakref.WeakSet[Batches] = weakref.WeakSet()

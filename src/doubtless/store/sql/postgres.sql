@@ -68,11 +68,17 @@ SELECT {{schema}}.append_rows_1($1, $2, $3, $4::json, $5::json, $6, $7::bytea[],
 SELECT now_at, refused
 FROM {{schema}}.append_several_1($1::json, $2::bytea[], $3::bytea[])
 
+-- name: append_heads
+-- One statement, one commit for rows of many tasks that change their heads and nothing else. Gives the store's clock, and the
+-- tasks whose rows were refused.
+SELECT now_at, refused
+FROM {{schema}}.append_heads_1($1::json, $2::json, $3, $4::bytea[], $5::bytea[])
+
 -- name: begin
--- One statement: the first rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids, and
+-- One statement: the first two rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids, and
 -- whether the store is still what it was.
 SELECT begun, store_id, suspect
-FROM {{schema}}.begin_1($1::json, $2, $3, $4, $5::bytea[], $6::bytea[])
+FROM {{schema}}.begin_1($1::json, $2::json, $3, $4, $5, $6::bytea[], $7::bytea[])
 
 -- name: accept
 -- One statement: the first row and the head, or nothing.

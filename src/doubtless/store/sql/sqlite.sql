@@ -358,6 +358,11 @@ INSERT INTO tasks (
 )
 VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6, ?7, ?8, ?9)
 
+-- name: begin_head
+-- In the transaction of the TaskAccepted row and the TaskClaimed row behind it; the columns of a head, and the second row's hash.
+INSERT INTO tasks ({{head}}, tail_hash, claimed_at, tail_seq)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 2)
+
 -- name: head
 -- One read.
 SELECT {{head}}

@@ -432,9 +432,79 @@ BEGIN
   now_at := {{schema}}.clock();
 END $$;
 
--- Tasks with their first rows and an owner from the start; those whose ids exist are left out. Nobody is told: they have one.
+-- Rows of many tasks that change their heads and nothing else, each task's as `append_rows_1` writes them: a place that is taken
+-- refuses them all, and each asks for itself. `count`: how many rows a task has here, from `place` on. Content is written first.
+-- Gives the store's clock, and the tasks whose rows were refused.
+CREATE FUNCTION {{schema}}.append_heads_1(
+  p_heads json, p_rows json, p_guarded boolean, p_digests bytea[], p_contents bytea[], OUT now_at bigint, OUT refused text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+  fit text[];
+  wanted bigint;
+  made bigint;
+  one record;
+BEGIN
+  PERFORM {{schema}}.refuse_undurable();
+  IF p_guarded THEN
+    PERFORM pg_advisory_xact_lock_shared(1684172403, hashtext('{{schema_text}}'));
+  END IF;
+  IF p_digests IS NOT NULL THEN
+    PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
+  END IF;
+  SELECT
+    coalesce(array_agg(task_id) FILTER (WHERE fits), '{}'),
+    coalesce(array_agg(task_id) FILTER (WHERE NOT fits), '{}'),
+    coalesce(sum(count) FILTER (WHERE fits), 0)
+  INTO fit, refused, wanted
+  FROM (
+    SELECT
+      task_id,
+      count,
+      ((SELECT task.epoch FROM {{schema}}.tasks AS task WHERE task.task_id = given.task_id) = given.epoch) IS TRUE
+        AND (guard IS NULL OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step IN (guard, '*'))) AS fits
+    FROM json_to_recordset(p_heads) AS given (task_id text, epoch bigint, count bigint, guard text)
+  ) AS judged;
+  INSERT INTO {{schema}}.events ({{columns}})
+  SELECT {{columns}}
+  FROM json_to_recordset(p_rows) AS given ({{typed_columns}})
+  WHERE task_id = ANY(fit)
+  ORDER BY task_id, event_seq;
+  GET DIAGNOSTICS made = ROW_COUNT;
+  IF made <> wanted THEN
+    RAISE EXCEPTION '% rows where % were said', made, wanted USING ERRCODE = 'check_violation';
+  END IF;
+  FOR one IN
+    SELECT *
+    FROM json_to_recordset(p_heads) AS given (
+      task_id text, epoch bigint, release boolean, status text, wake_at bigint, why text, awaits text, at bigint, seq bigint,
+      hash text
+    )
+    WHERE task_id = ANY(fit)
+    ORDER BY task_id
+  LOOP
+    UPDATE {{schema}}.tasks
+    SET status = one.status, wake_at = one.wake_at, why = one.why, awaits = one.awaits, updated_at = one.at, tail_seq = one.seq,
+      tail_hash = decode(one.hash, 'hex'),
+      owner = CASE WHEN NOT one.release THEN owner END,
+      epoch = CASE WHEN NOT one.release THEN epoch END,
+      lease_until = CASE WHEN NOT one.release THEN lease_until END,
+      claimed_at = CASE WHEN NOT one.release THEN claimed_at END
+    WHERE task_id = one.task_id
+      AND epoch = one.epoch;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'stale epoch' USING ERRCODE = 'DBLST';
+    END IF;
+    IF one.status = 'ready' THEN
+      PERFORM {{schema}}.tell_1();
+    END IF;
+  END LOOP;
+  now_at := {{schema}}.clock();
+END $$;
+
+-- Tasks with their first two rows (TaskAccepted, TaskClaimed), running, with an owner from the start; those whose ids exist are left
+-- out. Nobody is told: they have one.
 CREATE FUNCTION {{schema}}.begin_1(
-  p_tasks json, p_owner text, p_grant bigint, p_at bigint, p_digests bytea[], p_contents bytea[],
+  p_tasks json, p_rows json, p_owner text, p_grant bigint, p_at bigint, p_digests bytea[], p_contents bytea[],
   OUT begun text[], OUT store_id bytea, OUT suspect boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -443,15 +513,15 @@ BEGIN
   PERFORM {{schema}}.refuse_undurable();
   WITH made AS (
     INSERT INTO {{schema}}.tasks (
-      task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, wake_at, owner, epoch,
+      task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, owner, epoch,
       lease_until, claimed_at
     )
     SELECT
-      task_id, task_name, status, decode(input_hash, 'hex'), at, at, 1, decode(tail, 'hex'), queue, priority, wake_at, p_owner,
-      epoch, v_until, v_until - p_grant
+      task_id, task_name, status, decode(input_hash, 'hex'), at, since, 2, decode(tail, 'hex'), queue, priority, p_owner, epoch,
+      v_until, v_until - p_grant
     FROM json_to_recordset(p_tasks) AS given (
-      task_id text, task_name text, status text, input_hash text, at bigint, tail text, queue text, priority integer,
-      wake_at bigint, epoch bigint
+      task_id text, task_name text, status text, input_hash text, at bigint, since bigint, tail text, queue text,
+      priority integer, epoch bigint
     )
     ORDER BY task_id
     ON CONFLICT DO NOTHING
@@ -460,14 +530,14 @@ BEGIN
   SELECT coalesce(array_agg(task_id), '{}')
   INTO begun
   FROM made;
-  IF p_digests IS NOT NULL THEN
+  IF p_digests IS NOT NULL AND begun <> '{}' THEN
     PERFORM {{schema}}.put_blobs_1(p_digests, p_contents);
   END IF;
-  PERFORM {{schema}}.insert_1((
-    SELECT coalesce(json_agg(value->'row'), '[]')
-    FROM json_array_elements(p_tasks)
-    WHERE value->>'task_id' = ANY(begun)
-  ));
+  INSERT INTO {{schema}}.events ({{columns}})
+  SELECT {{columns}}
+  FROM json_to_recordset(p_rows) AS given ({{typed_columns}})
+  WHERE task_id = ANY(begun)
+  ORDER BY task_id, event_seq;
   SELECT meta.store_id, meta.suspect
   INTO store_id, suspect
   FROM {{schema}}.meta;
