@@ -20,16 +20,23 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a task that is begun has an owner from its first commit on",
         "store/sqlite.py",
-        '            cursor.execute(self._queries["claim"], (task_id, owner, epoch, now.wall))\n            counted.append(bump(cursor))\n            return Claim(known(cursor, task_id), epoch, False, event)',
-        "            counted.append(bump(cursor))\n            return Claim(known(cursor, task_id), epoch, False, event)",
+        "(*head, begun.digest, now.wall))",
+        "(*head._replace(owner=None, epoch=None), begun.digest, None))",
         (STORE + "tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one",),
     ),
     (
         "a task whose run is cancelled while it is begun is given back",
         "adrivers.py",
-        "            store.release(accepted.task_id, begun.epoch)\n",
+        "            hand_back(store, begun)\n",
         "            pass\n",
         (SHARED + "cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys",),
+    ),
+    (
+        "PostgreSQL: rows that change heads are held against a freeze of their step",
+        "store/sql/postgres/0001.sql",
+        "        AND (guard IS NULL OR NOT EXISTS (SELECT 1 FROM {{schema}}.freezes WHERE step IN (guard, '*'))) AS fits\n",
+        "        AS fits\n",
+        (STORE + "of_rows_that_change_heads_what_is_refused_is_refused_whole_and_harms_no_other",),
     ),
     (
         "PostgreSQL: of shared rows only those count as written that the server names",
