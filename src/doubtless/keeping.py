@@ -8,7 +8,7 @@ from typing import Any
 from .calls import Run
 from .canonical import encode
 from .effects import StepDefinition
-from .errors import StoreUnavailable
+from .errors import StoreDamaged, StoreError, StoreUnavailable
 from .events import Event
 from .outputs import Output
 
@@ -35,10 +35,10 @@ def unstored(run: Run, definition: StepDefinition, value: Any, why: StoreUnavail
     return Output(None, (), text, None, None, text, why)
 
 
-def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable | None = None) -> StoreUnavailable:
+def spill_result(run: Run, row: Event, text: str | None, error: StoreError | None = None) -> StoreError:
     """Keep a result beside the database, or at least in this process; the next claim takes it in as evidence.
 
-    `text`: the output in its stored form; None when it has none, and the row says why.
+    `text`: the output in its stored form; None when it has none, and the row says why. The error to raise is of the same kind.
     """
     row = row._replace(output_ref=None if text is None else "inline:" + text)
     try:
@@ -47,7 +47,8 @@ def spill_result(run: Run, row: Event, text: str | None, error: StoreUnavailable
         run.runtime.kept.setdefault(run.task_id, []).append(row)
         place = "only in this process, which must not end before the store can be written"
     mended = ((error and error.hint) or "make the store writable again").removesuffix(", then resume")
-    return StoreUnavailable(
+    kind = StoreDamaged if isinstance(error, StoreDamaged) else StoreUnavailable
+    return kind(
         f"task {run.task_id}: {row.step_name} at {row.path} is done but cannot be recorded"
         f" ({error.message if error else 'its output cannot be stored'}); its result is kept {place}",
         hint=f"{mended}, then: doubtless resume MODULE:APP {run.task_id}; the step is not run again",

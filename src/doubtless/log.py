@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from . import host
 from .effects import Deadline
-from .errors import DoubtlessError, Moved
+from .errors import DoubtlessError, Moved, StoreDamaged
 from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
 from .fold import StepRecord, fold_step, wakes
 from .questions import WAIT_FOR
@@ -242,7 +242,7 @@ class TaskLog(TaskFold):
             try:
                 self.store.append(sealed, guard=guard, blobs=blobs, keep_owner=keep_owner)
             except Moved:
-                self.refresh()
+                self._catch_up()
                 raise
             self._appended(sealed, digest, forget)
 
@@ -278,7 +278,10 @@ class TaskLog(TaskFold):
         except DoubtlessError as error:
             flight.error = error
             if isinstance(error, Moved):
-                self.refresh()
+                try:
+                    self._catch_up()
+                except StoreDamaged as damage:
+                    flight.error = damage
         else:
             self._appended(flight.sealed, flight.digest, flight.forget)
 
@@ -359,6 +362,20 @@ class TaskLog(TaskFold):
                 self._advance(rows, row_hash(rows[-1]))
                 self.news += any(map(wakes, rows))
             return bool(rows)
+
+    def _catch_up(self) -> None:
+        """Take in what stands where this process believed the next place to be. Raises StoreDamaged: the log ends before that."""
+        if self.refresh():
+            return
+        last = self.store.last(self.task_id)
+        end = 0 if last is None else last.event_seq
+        if end < self.seq:
+            raise StoreDamaged(
+                f"task {self.task_id}: this process has written row {self.seq}, and the log ends at row {end}",
+                hint="doubtless verify; rows were deleted, or a backup was restored behind a running process: doubtless recover",
+                task=self.task_id,
+                last=end,
+            )
 
     def first_event(self, name: str) -> Event | None:
         """The first event of this name that no wait has taken, in the order of the log."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import Frame, Run
-from .errors import Moved, StaleEpoch, StoreUnavailable
+from .errors import Moved, StaleEpoch, StoreDamaged, StoreUnavailable
 from .events import ASKING, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, done_row, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying, spill_result, unstored
@@ -100,7 +100,7 @@ def append_result(frame: Frame, rows: list[Event], output: Output, *, forget: bo
         except StaleEpoch:
             late_result(run.runtime, run.task_id, rows[0], output.blobs)
             raise
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreDamaged) as error:
             raise spill_result(run, rows[0], output.text, error) from error
         break
     if output.fault is not None:

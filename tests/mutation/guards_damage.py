@@ -222,4 +222,11 @@ DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
             "test_between_two_snapshots_only_a_few_rows_are_kept_whole_and_the_snapshot_is_the_same",
         ),
     ),
+    (
+        "a result for which the log has no place any more is kept beside it",
+        "recording.py",
+        "        except (StoreUnavailable, StoreDamaged) as error:\n",
+        "        except StoreUnavailable as error:\n",
+        (TASK + "rows_that_are_deleted_behind_a_running_process_are_told_as_damage_and_what_it_did_is_kept",),
+    ),
 )

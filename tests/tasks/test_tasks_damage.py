@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
+from tasks_ground import migrated
 
 from doubtless import Doubtless, DoubtlessError, NeedsHuman, StoreDamaged, TaskFrozen, UnknownTask, injected
 from doubtless.events import Event, Kind, draft
+from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock, Killed, harness
 from doubtless.worker import Worker
 
@@ -279,3 +282,93 @@ def test_a_task_whose_rows_are_gone_is_told_as_damaged_when_it_is_shown(tmp_path
     with pytest.raises(StoreDamaged):
         app.show("t")
     app.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def living(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Doubtless, Callable[[int], None]]]:
+    """A process that runs, and what deletes a task's rows from a place on behind it."""
+    url = f"sqlite:///{tmp_path / 'behind.db'}" if request.param == "sqlite" else migrated(request, tmp_path)
+    app = Doubtless(url, clock=FakeClock(), namespace="tests")
+
+    def delete(place: int) -> None:
+        if isinstance(app.store, PostgresStore):
+            with psycopg.connect(app.store.place.conninfo, autocommit=True) as db:
+                events = f'"{app.store.place.schema}".events'
+                db.execute(f"ALTER TABLE {events} DISABLE TRIGGER ALL".encode())
+                db.execute(f"DELETE FROM {events} WHERE event_seq >= {place}".encode())
+                for trigger in ("events_append_only", "events_gapless"):
+                    db.execute(f"ALTER TABLE {events} ENABLE ALWAYS TRIGGER {trigger}".encode())
+            return
+        db = apsw.Connection(str(tmp_path / "behind.db"))
+        triggers = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute("DELETE FROM events WHERE event_seq >= ?", (place,))
+        for _, sql in triggers:
+            db.execute(sql)
+        db.close()
+
+    yield app, delete
+    app.close()
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_rows_that_are_deleted_behind_a_running_process_are_told_as_damage_and_what_it_did_is_kept(
+    living: tuple[Doubtless, Callable[[int], None]], form: str
+) -> None:
+    """Its next row has no place, and there is nothing newer to take in: it would decide again and again."""
+    app, delete = living
+    paid: list[int] = []
+
+    def paying(amount: int) -> int:
+        paid.append(amount)
+        if amount == 2:
+            delete(3)
+        return amount
+
+    if form == "sync":
+        pay = app.step(effect="non_idem_write")(paying)
+
+        @app.task
+        def task() -> None:
+            for amount in (1, 2, 3):
+                pay(amount)
+    else:
+
+        @app.step(effect="non_idem_write")
+        async def apay(amount: int) -> int:
+            return paying(amount)
+
+        @app.task
+        async def task() -> None:
+            for amount in (1, 2, 3):
+                await apay(amount)
+
+    with pytest.raises(StoreDamaged, match="kept in") as damage:
+        app.run(task, "t")
+    assert "doubtless recover" in (damage.value.hint or "")
+    assert paid == [1, 2]
+    ((_, spilled),) = app.store.spilled("t")
+    assert (spilled.path, spilled.output_ref) == ("2", "inline:2")
+
+
+def test_rows_that_are_deleted_before_a_write_are_told_as_damage_and_it_is_not_sent(
+    living: tuple[Doubtless, Callable[[int], None]],
+) -> None:
+    app, delete = living
+    paid: list[int] = []
+
+    @app.step(effect="non_idem_write")
+    def pay(amount: int) -> int:
+        paid.append(amount)
+        return amount
+
+    @app.task
+    def task() -> None:
+        pay(1)
+        delete(3)
+        pay(2)
+
+    with pytest.raises(StoreDamaged, match="the log ends at row 2"):
+        app.run(task, "t")
+    assert paid == [1]
