@@ -342,7 +342,7 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "PostgreSQL: an append whose fate is unknown is compared before it counts as refused",
-        "store/postgres.py",
+        "store/pg/writing.py",
         "            if not self._same(events):\n                self._refuse(events[0], refusal.code",
         "            if True:\n                self._refuse(events[0], refusal.code",
         (LOG + "an_append_whose_fate_was_unknown_is_found_when_it_is_repeated",),

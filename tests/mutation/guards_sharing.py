@@ -211,7 +211,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "PostgreSQL: threads share the statement of whoever comes next",
-        "store/postgres.py",
+        "store/pg/writing.py",
         "if not self._sharing.turn.acquire(False):",
         "if not self._sharing.turn.acquire(True):",
         (WIRE + "threads_that_append_while_another_one_is_on_its_way_share_the_next_statement",),
