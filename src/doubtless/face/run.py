@@ -10,7 +10,7 @@ from ..blobs import INLINE_BYTES
 from ..canonical import decode, encode, input_hash
 from ..children import root_of
 from ..durations import parse_duration
-from ..errors import DoesNotFit, DoubtlessError, InputDiffers, StoreError, TaskBusy, UsageError
+from ..errors import DoesNotFit, DoubtlessError, InputDiffers, StoreError, StoreUnavailable, TaskBusy, UsageError
 from ..events import TERMINAL, Event, Kind, TaskStatus, draft
 from ..questions import moment
 from ..standing import SESSION
@@ -91,10 +91,11 @@ class Running(Face):
 
         try:
             begun = await begin_on_loop(self.runtime.store, found.first, found.blobs)
-        except StoreError:
-            if self.runtime.store.head(found.first.task_id) is None:
+        except StoreError as error:
+            unsure = isinstance(error, StoreUnavailable) and error.context.get("written") is None
+            if unsure or self.runtime.store.head(found.first.task_id) is None:
                 raise
-            begun = None  # nothing is written, and nothing has to be where the task exists
+            begun = None  # nothing was written, and nothing has to be where the task exists
         return await self._runs.arun(self._begun(found, begun), wait, begun=begun)
 
     @overload
