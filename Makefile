@@ -8,8 +8,11 @@ PYTEST := $(BIN)/python -m pytest -n 3
 SEEDS ?= 2000
 ENGINES ?= .venv-engines
 
+# What a program of the tests has compiled, the next one finds: where a shell says that nothing is to be kept, each compiles all of it again.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench growth crash-bench prove simulate explore fuzz power storm mutants engines guarantee docs golden clean
+.PHONY: help setup demo test checks compiled lint types bench growth crash-bench prove simulate explore fuzz power storm mutants engines guarantee docs golden clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,8 +28,14 @@ $(STAMP): pyproject.toml
 demo: setup ## the accident, and the same work with Doubtless: under a minute, no questions
 	$(BIN)/doubtless demo
 
-test: setup lint types ## lint, types and all tests, slow proofs in their short form
+test: setup ## lint, types and all tests, slow proofs in their short form
+	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) checks
 	$(PYTEST)
+
+checks: lint types compiled
+
+compiled: setup # the tests' modules, by one process for all that will load them, beside mypy
+	@$(BIN)/python -m pytest -n 0 --collect-only -qq >/dev/null || true # the run itself says what is wrong
 
 lint: setup ## ruff, and the layers of the imports
 	$(BIN)/ruff check .

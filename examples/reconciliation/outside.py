@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from . import client
 
@@ -21,12 +22,13 @@ class Outside:
     """
 
     server = f"{__package__}.server"
+    start: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
 
     def __init__(self, database: Path, *, key_window_s: float | None = None) -> None:
         command = [sys.executable, "-m", self.server, "--db", str(database)]
         if key_window_s is not None:
             command += ["--key-window", str(key_window_s)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+        self._process = self.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from doubtless.cli.exits import MEANING
 from doubtless.cli.group import HOMES
@@ -179,7 +180,7 @@ class Shop:
 
     def unchecked(self, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
         environ = self.environ | (env or {})
-        done = subprocess.run(
+        done = nursery.run(
             self.command(*words), env=environ, cwd=cwd or self.folder, capture_output=True, timeout=60, check=False
         )  # fmt: skip
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -201,7 +202,7 @@ class Shop:
                 assert set(ran.error) == {"code", "message", "hint", "context"}
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return nursery.Popen(
             self.command(*words), env=self.environ, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )  # fmt: skip
 
@@ -981,7 +982,7 @@ def on_a_terminal(shop: Shop, *words: str) -> tuple[int, str]:
     """Run a command whose output goes to a terminal."""
     ours, theirs = pty.openpty()
     environ = shop.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(shop.command(*words), env=environ, cwd=shop.folder, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = nursery.Popen(shop.command(*words), env=environ, cwd=shop.folder, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     while True:

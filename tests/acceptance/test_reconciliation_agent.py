@@ -14,6 +14,7 @@ from examples.reconciliation import generate
 from examples.reconciliation.agent import reconciler, scripted
 from examples.reconciliation.app import build
 from examples.reconciliation.outside import Outside, environment
+from tests import nursery
 
 from doubtless import Finish, State, StepCall, Turn
 from doubtless.timeline import TaskView
@@ -39,7 +40,7 @@ class Ground:
         files = [part for name, value in self.goal.items() for part in (f"--{name}", value)]
         command = [sys.executable, "-m", "examples.reconciliation", "--agent", "--task", "recon-1", *files]
         environ = environment(DOUBTLESS_STORE=self.store, RECON_SERVER=self.office.url)
-        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+        return nursery.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
 
     def killed_at_the_approval(self) -> str:
         """The process is killed when the approval has landed and its reply is held back; what it had printed."""

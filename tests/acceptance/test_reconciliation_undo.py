@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from examples.reconciliation.app import build
 from examples.reconciliation.load import ORDER_COLUMNS, STATEMENT_COLUMNS
 from examples.reconciliation.outside import Outside, environment
+from tests import nursery
 
 from doubtless import Case, DidNotHappen, Happened, NeedsHuman, TaskFailed
 from doubtless.answers import AnyAnswer
@@ -126,7 +126,7 @@ def test_killed_while_it_takes_back_it_goes_on_taking_back_and_never_runs_the_ta
     ground.office.fault("/approvals/{id}/withdraw", "lose_reply", delay_s=LONG_S)
     files = [part for name, value in ground.files.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "examples.reconciliation", "--task", TASK, "--day", DAY, *files]
-    child = subprocess.Popen(command, env=environment(DOUBTLESS_STORE=ground.store, RECON_SERVER=ground.office.url))
+    child = nursery.Popen(command, env=environment(DOUBTLESS_STORE=ground.store, RECON_SERVER=ground.office.url))
     try:
         assert ground.office.wait_for("approval_withdrawal")
     finally:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from examples.reconciliation import generate
 from examples.reconciliation.outside import Outside, environment
+from tests import nursery
 
 ANA = {"X-Forwarded-User": "ana@example.com"}
 LONG_S = 3600.0
@@ -31,7 +32,7 @@ class Service:
     def up(self) -> None:
         command = [sys.executable, "-m", "examples.service", "--files", str(self.folder)]
         with self.said.open("a") as log:
-            self.process = subprocess.Popen(command, env=self.environ, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = nursery.Popen(command, env=self.environ, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         port = json.loads(self.process.stdout.readline())["port"]
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
@@ -270,6 +271,6 @@ def test_a_store_that_is_refused_keeps_the_service_from_starting(tmp_path: Path,
     (tmp_path / "service.db").write_text("this is no database\n" * 100)
     environ = environment(DOUBTLESS_STORE=f"sqlite:///{tmp_path / 'service.db'}", RECON_SERVER=office.url)
     command = [sys.executable, "-m", "examples.service"]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    ended = nursery.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode != 0
     assert "StoreRefused" in ended.stderr

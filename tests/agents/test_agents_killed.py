@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def test_killed_at_any_write_point_the_model_is_not_asked_again_and_whatever_it_
     """In the short form at every other point, beginning at the first or the second by chance."""
     first = 1 + random.SystemRandom().randrange(stride)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *(part for part in sys.path if part)])}
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, str(HERE / "agents_child.py"), kind, str(first), str(stride)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

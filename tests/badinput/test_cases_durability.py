@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from bad_ground import Clock, MakeApp, everything
 from durable_child import Books
 from store_places import Place
+from tests import nursery
 
 from doubtless import Doubtless, NeedsHuman, injected
 from doubtless.answers import DidNotHappen, Happened
@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> Path:
 
 def killed(deed: str, world: Path, url: str = "sqlite:///bad.db") -> None:
     """Run a deed in a process of its own, which is killed in it."""
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, str(CHILD), url, deed, str(world)],
         capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_task_that_was_accepted_is_there_after_a_kill_before_its_first_step(
         "app = Doubtless(sys.argv[3], clock=Clock(), namespace='books')\n"
         "app.start(Books(app, Path(sys.argv[2])).task, 'b1'); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, "-c", program, str(CHILD.parent), str(world), place.url],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from bucket_ground import BUCKET, Log, Proxy, ask, objects, url_of
 from test_object_store import BIG, Shop
+from tests import nursery
 
 from doubtless import Doubtless, StoreRefused, StoreUnavailable, UsageError
 from doubtless.events import Kind
@@ -173,7 +174,7 @@ def test_verify_names_what_is_missing_and_with_content_what_is_not_what_was_put(
 
 def cli(kept: Kept, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "doubtless.cli", *words, "--store", kept.log.url]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return nursery.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_commands_find_the_place_in_the_log(kept: Kept) -> None:
@@ -240,7 +241,7 @@ def test_a_large_content_is_sent_and_read_in_parts_with_bounded_memory(
 ) -> None:
     url = f"s3://{BUCKET}/{prefix}?endpoint=http://127.0.0.1:{server}"
     command = [sys.executable, "-c", LARGE, url, str(mebibytes << 20)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = nursery.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     put, read = map(int, done.stdout.split())
     assert put < 40 * 1024  # KiB, beside the content itself: a few parts under way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,15 @@ def test_killed_while_it_undoes_and_down_until_after_the_deadline_nothing_more_i
         program.app.close()
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_killed_at_every_point_everything_is_undone_once_and_nothing_is_forgotten(tmp_path: Path, shape: str) -> None:
+def test_killed_at_every_point_everything_is_undone_once_and_nothing_is_forgotten(tmp_path: Path, shape: str, every: int) -> None:
+    """In the short form at every fourth, of which one is the first by chance."""
     (tmp_path / "0").mkdir()
     whole = Program(tmp_path / "0", World(), shape)
     whole.run()
     whole.app.close()
-    for kill_at in range(1, len(whole.points) + 1):
+    for kill_at in range(1 + random.SystemRandom().randrange(every), len(whole.points) + 1, every):
         world = World()
         (tmp_path / str(kill_at)).mkdir()
         program = Program(tmp_path / str(kill_at), world, shape, kill_at=kill_at)

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 from examples.reconciliation import generate, load, match
 from examples.reconciliation.outside import Outside
+from tests import nursery
 
 from doubtless import DidNotHappen, Happened, StoreRefused
 from doubtless.answers import AnyAnswer
@@ -120,7 +120,7 @@ class Reconciliation(Subject):
     def run(self, place: Path, environment_too: Mapping[str, str]) -> int:
         # The disk is full for whoever is counted or killed; whoever brings it all to its end has made room before.
         command = self.command(place, full=bool(environment_too))
-        return subprocess.run(command, env={**environment(), **environment_too}, check=False, timeout=120).returncode
+        return nursery.run(command, env={**environment(), **environment_too}, check=False, timeout=120).returncode
 
     def check(self, place: Path) -> None:
         ledger = Ledger(place / "office.db")
@@ -364,7 +364,7 @@ def traced(subject: Reconciliation, place: Path) -> list[Seen]:
     strace = ["strace", "-f", "-y", "-s", "64", "-o", str(trace), "-e", f"trace={calls}"]
     command = [*strace, *subject.command(place, full=True)]
     environs = {**environment(), RECORD: str(record), "PYTHONDONTWRITEBYTECODE": "1"}
-    assert subprocess.run(command, env=environs, check=False, timeout=120).returncode == 0, trace.read_text()[-2000:]
+    assert nursery.run(command, env=environs, check=False, timeout=120).returncode == 0, trace.read_text()[-2000:]
     seen = [parsed for line in trace.read_text().splitlines() if (parsed := seen_in(line, place, record)) is not None]
     assert [each.of for each in seen if each.what == "point"] == record.read_text().split(), "the trace misses points"
     return seen

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests import nursery
 
 from .driver import by_the_count, settle, standing_check
 from .outside import Office, World, environment
@@ -35,7 +35,7 @@ class Small(Subject):
     def run(self, place: Path, environment_too: Mapping[str, str]) -> int:
         scenario, _ = self.of(place)
         command = [sys.executable, "-m", f"{__package__}.small", scenario.dump()]
-        return subprocess.run(command, env={**environment(), **environment_too}, check=False).returncode
+        return nursery.run(command, env={**environment(), **environment_too}, check=False).returncode
 
     def check(self, place: Path) -> None:
         scenario, office = self.of(place)
@@ -100,7 +100,7 @@ def test_a_point_kills_the_process_that_reaches_it_and_no_other(tmp_path: Path) 
     program = f"from {__package__}.sweep import Points\npoints = Points.from_environment()\npoints('one'); points('two')"
     for kill_at, code, reached in (("2", -signal.SIGKILL, "one\ntwo\n"), ("3", 0, "one\ntwo\n")):
         environs = {**environment(), KILL_AT: kill_at, RECORD: str(record)}
-        assert subprocess.run([sys.executable, "-c", program], env=environs, check=False).returncode == code
+        assert nursery.run([sys.executable, "-c", program], env=environs, check=False).returncode == code
         assert record.read_text() == reached
         os.unlink(record)
     Points()("nobody counts here")

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests import nursery
+
 from doubtless import Doubtless, StoreRefused
 from doubtless.events import Kind, StepStatus, TaskStatus
 from doubtless.inbox import Case
@@ -39,7 +41,7 @@ class Nursery:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", undoing.__name__]
-        self._process = subprocess.Popen(
+        self._process = nursery.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment()
         )
         assert self._hear() == "ready"

@@ -24,6 +24,7 @@ NO_EVIDENCE = {
     "tests/docs/test_docs_run.py": "it is about the docs",
     "tests/docs/test_guarantees.py": "it is this one",
     "tests/people/test_cases_map.py": "it is about the map of the cases",
+    "tests/unit/test_nursery.py": "it is about how processes of the tests begin",
     "tests/unit/test_rows_made_straight.py": "the same rows by a shorter way: whatever stands on `draft` stands on them",
 }
 """Test modules that stand for no guarantee, and why."""

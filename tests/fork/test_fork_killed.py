@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fork_child import build, fork_and_run
+from tests import nursery
 
 from doubtless.events import Kind
 
@@ -24,7 +24,7 @@ def killed_at(folder: Path, number: int) -> int:
     original = app.store.rows("t")
     app.close()
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    code = subprocess.run([sys.executable, str(CHILD), str(folder), str(number)], env=environ, check=False).returncode
+    code = nursery.run([sys.executable, str(CHILD), str(folder), str(number)], env=environ, check=False).returncode
 
     app, _ = build(folder)
     if any(head.task_id == "f" for head in app.tasks()):

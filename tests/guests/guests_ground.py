@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from guests_child import lines
+from tests import nursery
 
 from doubtless import Doubtless, DoubtlessError
 from doubtless.testing import FakeClock
@@ -43,7 +44,7 @@ class Ground:
         """Start a host in a process of its own, and kill it where it stands; False: it has left without coming there."""
         program = Path(__file__).parent / "guests_child.py"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        with subprocess.Popen(
+        with nursery.Popen(
             [sys.executable, str(program), point], cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True
         ) as host:
             assert host.stdout is not None

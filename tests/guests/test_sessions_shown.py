@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from guests_child import ORDER, payments
 from guests_ground import Ground
+from tests import nursery
 
 
 def cli(ground: Ground, *words: str) -> str:
     environment = {**os.environ, "DOUBTLESS_STORE": f"sqlite:///{ground.folder / 'guests.db'}", "COLUMNS": "120", "TZ": "UTC"}
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, "-m", "doubtless.cli", *words], env=environment, capture_output=True, text=True, cwd=ground.folder, timeout=60
     )
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from keys_child import program
 from keys_ground import Start, refuse
+from tests import nursery
 
 from doubtless import DidNotHappen, Doubtless, Happened, NeedsHuman, TaskWaiting
 from doubtless.events import Kind
@@ -31,7 +32,7 @@ class Child:
     def __init__(self, place: Path, task: str, *, orders: int, stop: str = "") -> None:
         args = [f"sqlite:///{place / 'keys.db'}", str(place / "effects"), task, str(orders), *([stop] if stop else [])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self.process = subprocess.Popen(
+        self.process = nursery.Popen(
             [sys.executable, str(CHILD), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
 

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,8 +71,9 @@ def try_without(guard: Guard) -> Outcome:
     if fault is not None:
         return Outcome(guard, False, fault, 0.0)
     with tempfile.TemporaryDirectory(prefix="doubtless-mutant-") as folder:
-        shutil.copytree(PACKAGE, Path(folder, "doubtless"), ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, Path(folder, "doubtless"), ignore=shutil.ignore_patterns("*.pyc.*"))  # with what is compiled
         changed = Path(folder, "doubtless", guard.file)
+        Path(cache_from_source(str(changed))).unlink(missing_ok=True)
         changed.write_text(changed.read_text(encoding="utf-8").replace(guard.old, guard.new), encoding="utf-8")
         environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         where = subprocess.run(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import pytest
+from tests import nursery
 
 from doubtless import Doubtless, NeedsHuman, injected
 from doubtless.calls import Frame, Raised, Returned
@@ -129,7 +130,7 @@ class Child:
     def __init__(self, *args: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         script = str(Path(__file__).with_name("people_child.py"))
-        self.process = subprocess.Popen(
+        self.process = nursery.Popen(
             [sys.executable, script, *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
         )  # fmt: skip

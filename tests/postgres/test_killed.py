@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import nursery
 from tests.postgres.server import Server
 
 from doubtless.store.pg.migrate import migrate
@@ -32,7 +32,7 @@ class Place:
 
     def run(self, day: str, kill_at: int) -> tuple[int, str]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
+        done = nursery.run(
             [sys.executable, str(self.program), self.url, str(self.folder), str(self.world), day, str(kill_at)],
             capture_output=True, text=True, env=env, check=False,
         )  # fmt: skip

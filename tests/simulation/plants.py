@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,12 +71,13 @@ def plant_of(name: str) -> Plant:
 
 def plant(name: str, folder: Path) -> None:
     """Put a copy of the package without that guard into the folder."""
-    shutil.copytree(PACKAGE, folder / "doubtless", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / "doubtless", ignore=shutil.ignore_patterns("*.pyc.*"))  # with what is compiled
     for file, old, new in plant_of(name).changes:
         changed = folder / "doubtless" / file
         text = changed.read_text(encoding="utf-8")
         if text.count(old) != 1:
             raise LookupError(f"{file} holds {old!r} {text.count(old)} times")
+        Path(cache_from_source(str(changed))).unlink(missing_ok=True)
         changed.write_text(text.replace(old, new), encoding="utf-8")
 
 

@@ -20,13 +20,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("first", [0, 1000])
 def test_in_some_hundred_random_runs_every_guarantee_holds(first: int) -> None:
-    report = some(range(first, first + 100))
+    """`make prove` makes some thousand."""
+    report = some(range(first, first + 60))
     assert report.failed == {}
-    assert report.seen["fault kill"] > 20 and report.seen["takeover"] > 20 and report.seen["a done task"] > 20
+    assert report.seen["fault kill"] > 12 and report.seen["takeover"] > 12 and report.seen["a done task"] > 12
 
 
 def test_the_same_seed_is_the_same_run_byte_by_byte() -> None:
-    for seed in range(200, 230):
+    for seed in range(200, 212):
         scenario = draw(seed)
         assert log_of(scenario) == log_of(scenario)
 

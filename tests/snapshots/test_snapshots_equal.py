@@ -20,7 +20,7 @@ from doubtless.store.base import Claim
 from doubtless.store.sqlite import SqliteStore
 from doubtless.taskfold import TaskFold
 
-EXAMPLES = 200 if os.environ.get("FUZZ") == "prove" else 30
+EXAMPLES = 200 if os.environ.get("FUZZ") == "prove" else 15
 
 PLAIN, STATE = Plan(1), Plan(1, "tests:1")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests import nursery
 
 from doubtless import Doubtless, DoubtlessError
 from doubtless.events import Event, Kind
@@ -178,7 +179,7 @@ class Child:
 
     def __init__(self, *args: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
-        self.process = subprocess.Popen(
+        self.process = nursery.Popen(
             [sys.executable, "program.py", *args],
             cwd=self.folder,
             env=env,

@@ -110,32 +110,44 @@ def app(tmp_path: Any) -> Any:
 
 
 def beside(app: Doubtless) -> dict[str, Any]:
-    """Steps and a child that stand beside a step that fails for good."""
+    """Steps and a child that stand beside a step that fails for good, once one of them has begun."""
+    begun: list[str] = []
+
+    async def under_way() -> None:
+        while not begun:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
 
     @app.step(effect="non_idem_write")
     async def refuse(n: int) -> dict[str, int]:
-        await asyncio.sleep(0.02)
+        await under_way()
         raise Rejected("422")
 
     @app.step(effect="read")
     async def read(n: int) -> int:
+        begun.append("read")
         await asyncio.sleep(60)
         return n
 
     @app.step(effect="read")
     async def read_again(n: int) -> int:
+        begun.append("read_again")
         raise NotSent("down", retry_after="PT1H")
 
     @app.step(effect="non_idem_write", once="again:{n}")
     async def write_again(n: int) -> dict[str, int]:
+        begun.append("write_again")
         raise NotSent("down", retry_after="PT1H")
 
     @app.task
     async def child(n: int) -> int:
+        begun.append("child")
         await app.sleep("PT1H")
         return n
 
-    return {"refuse": refuse, "read": read, "read_again": read_again, "write_again": write_again, "child": child}
+    return {
+        "refuse": refuse, "read": read, "read_again": read_again, "write_again": write_again, "child": child, "under_way": under_way,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["read", "read_again", "write_again", "child"])
@@ -235,7 +247,7 @@ def test_a_write_whose_waiter_was_cancelled_is_settled_when_its_task_is_cancelle
     async def buggy() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(steps["write_again"](n=1))
-            await asyncio.sleep(0.02)
+            await steps["under_way"]()
             raise ValueError("a bug")
 
     assert isinstance(raised(app.run, buggy, "t"), TaskWaiting)  # its write is under way: the bug shows when that is through

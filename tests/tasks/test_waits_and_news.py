@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds, only_case, raised, rows, until
+from tests import nursery
 
 from doubtless import Abandon, Doubtless, NeedsHuman, Pending, Several, TaskWaiting, Unclear, UsageError
 from doubtless.calls import Wait
@@ -355,7 +355,7 @@ def test_a_child_that_comes_back_out_of_a_step_ends_there_and_nothing_of_it_is_r
 ) -> None:
     (tmp_path / "forking.py").write_text(FORKING)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
+    done = nursery.run(
         [sys.executable, "forking.py", str(tmp_path / "t.db"), way],
         cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

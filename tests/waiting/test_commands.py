@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 PROGRAM = """
 from doubtless import Denied, Doubtless, Expired
@@ -31,7 +31,7 @@ def doubtless(tmp_path: Path) -> Any:
 
     def call(*arguments: str) -> tuple[int, Any, str]:
         command = [sys.executable, "-m", "doubtless.cli", *arguments, "--json"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = nursery.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.returncode, json.loads(done.stdout), done.stderr
 
     return call

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import nursery
 from waiting_child import Program
 from waiting_ground import raised
 
@@ -21,7 +22,7 @@ from doubtless.testing import FakeClock
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     program = Path(__file__).parent / "waiting_child.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen([sys.executable, str(program), *arguments], cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+    return nursery.Popen([sys.executable, str(program), *arguments], cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(("name", "stride"), [("rounds", 3), ("arounds", 5), pytest.param("rounds", 1, marks=pytest.mark.prove)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from tests import nursery
 from waiting_ground import Deploys, answer, got, kinds, question, raised, rows, task_of
 
 from doubtless import Answer, Deny, Doubtless, EventRefused, Expired, Late, NeedsHuman, UnknownTask, UsageError
@@ -242,7 +242,7 @@ def test_a_denial_and_an_event_do_not_mix(deploy: Deploys) -> None:
 
 
 def command(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, "-m", "doubtless.cli", *arguments], capture_output=True, text=True, check=False)
+    done = nursery.run([sys.executable, "-m", "doubtless.cli", *arguments], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import nursery
 
 from doubtless import Doubtless
 from doubtless.store.pg.migrate import migrate
@@ -39,7 +40,7 @@ class Process:
         self.log = log
         command = [sys.executable, "-m", "doubtless.cli", "worker", f"{PROGRAM}:app", *options]
         with log.open("ab") as file:
-            self.process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=file)
+            self.process = nursery.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=file)
         until(lambda: "at a time" in self.said() or self.process.poll() is not None, "the worker's first word")
         assert self.process.poll() is None, self.said()
 
