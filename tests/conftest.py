@@ -15,12 +15,16 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from examples.reconciliation.outside import Outside
 from tests import nursery
 from tests.postgres.server import MISSING, Server, servers
 
 Outside.start = nursery.Popen
+hypothesis.settings.register_profile("short", max_examples=40)
+if os.environ.get("FUZZ") != "prove":
+    hypothesis.settings.load_profile("short")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
