@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ from .events import Effect, Event, elapsed_most
 from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
 from .outcomes import NotSent
 from .protocol import FIRST
-from .store.beginning import hand_back
 from .turns import seats, times_of, turn_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,22 @@ def go_on_loop(run: Pass) -> None:
     run.here = partial(asyncio.current_task, loop)
 
 
-async def begin_on_loop(store: Store, accepted: Event, blobs: Sequence[Blob]) -> Claim | None:
-    """`Store.begin`, in a commit that the loop's tasks share. Interrupted, what it has begun is given back, and stands ready."""
+async def begin_on_loop(
+    store: Store, accepted: Event, blobs: Sequence[Blob], give_back: Callable[[Claim], None]
+) -> Claim | None:
+    """`Store.begin`, in a commit that the loop's tasks share. Interrupted, what it has begun is given back, and stands ready.
+
+    `give_back`: raises nothing of the store, also where that does not take it now.
+    """
     ticket = store.submit_begin(accepted, blobs)
     begun: Claim | None
     try:
         await turn_of(store).end(ticket)
     except BaseException:
-        begun = store.landed(ticket)
-        if begun is not None:
-            hand_back(store, begun)
+        with suppress(DoubtlessError):  # it was not begun, or nobody knows: the caller is told what has interrupted it
+            begun = store.landed(ticket)
+            if begun is not None:
+                give_back(begun)
         raise
     begun = store.landed(ticket)
     return begun

@@ -8,6 +8,7 @@ LOOP = "postgres/test_loop_commits.py::test_"
 ASIDE = "tasks/test_loop_aside.py::test_"
 SHARED = "tasks/test_shared_commits.py::test_"
 WIRE = "postgres/test_sharing.py::test_"
+CUT = "postgres/test_connections.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
@@ -27,8 +28,8 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a task whose run is cancelled while it is begun is given back",
         "adrivers.py",
-        "            hand_back(store, begun)\n",
-        "            pass\n",
+        "                give_back(begun)\n",
+        "                pass\n",
         (SHARED + "cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys",),
     ),
     (
@@ -215,5 +216,64 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "if not self._sharing.turn.acquire(False):",
         "if not self._sharing.turn.acquire(True):",
         (WIRE + "threads_that_append_while_another_one_is_on_its_way_share_the_next_statement",),
+    ),
+    (
+        "a task whose run is cancelled while it is begun is given back later, where the store takes nothing now",
+        "adrivers.py",
+        "                give_back(begun)\n",
+        "                store.release(accepted.task_id, begun.epoch)\n",
+        (SHARED + "cancelled_while_it_is_begun_a_task_that_cannot_be_given_back_is_given_back_later",),
+    ),
+    (
+        "a beginning that is done again finds what it has begun",
+        "store/sqlite.py",
+        "                return stands(cursor)\n",
+        "                return None\n",
+        (STORE + "a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task",),
+    ),
+    (
+        "a beginning that was taken back counts and chains nothing",
+        "store/sqlite.py",
+        "            made.clear()  # it was taken back\n",
+        "",
+        (STORE + "a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_somebody_was_faster",),
+    ),
+    (
+        "what waits for a commit is not the child's of a fork",
+        "store/sharing.py",
+        "    for sharing in _SHARINGS:\n        sharing.forget()\n",
+        "    pass\n",
+        (STORE + "what_waits_for_a_commit_is_not_the_childs_of_a_fork",),
+    ),
+    (
+        "PostgreSQL: a beginning that is sent again finds what it has begun",
+        TABLES,
+        "  IF cardinality(begun) < json_array_length(p_tasks) THEN\n",
+        "  IF false THEN\n",
+        (
+            STORE + "a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task",
+            CUT + "a_beginning_or_a_claim_that_comes_through_after_it_was_sent_again_is_this_process_own",
+        ),
+    ),
+    (
+        "PostgreSQL: a claim that is sent again finds what it has claimed",
+        "store/postgres.py",
+        "            if not stands():  # it was sent again, and the first one has come through meanwhile\n                raise\n",
+        "            raise\n",
+        (CUT + "a_beginning_or_a_claim_that_comes_through_after_it_was_sent_again_is_this_process_own",),
+    ),
+    (
+        "PostgreSQL: the mark names the end or the claim in a commit, whatever else it holds",
+        "store/pg/writing.py",
+        "        marked = [event for event in events if event.kind in _MARKED]\n",
+        "        marked = [event for event in events[-1:] if event.kind in _MARKED]\n",
+        (WIRE + "the_mark_names_an_end_whatever_else_its_commit_holds",),
+    ),
+    (
+        "PostgreSQL: a heartbeat takes its tasks in the order of every other statement",
+        "store/sql/postgres.sql",
+        "  ORDER BY task.task_id\n  FOR UPDATE OF task\n",
+        "  FOR UPDATE OF task\n",
+        ("postgres/test_leases.py::test_a_heartbeat_takes_its_tasks_in_the_order_of_every_other_statement",),
     ),
 )

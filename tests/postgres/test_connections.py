@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 from tests.postgres.server import Server
 from tests.postgres.wire import Cutter, Pooler
 
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event, Kind, TaskStatus, draft, row_hash, seal
-from doubtless.store.base import Blob
+from doubtless.store.base import Blob, Claim
 from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock
 
@@ -108,6 +109,37 @@ def test_an_append_that_reaches_the_server_after_it_was_sent_again_finds_its_pla
     store.append(rows)
     cutter.send()  # the first one comes through now
     assert store.rows("t-1")[1:] == rows
+    assert open_store().verify() == []
+
+
+@pytest.mark.parametrize("what", ["begin_1", "claim_1"])
+def test_a_beginning_or_a_claim_that_comes_through_after_it_was_sent_again_is_this_process_own(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock, what: str
+) -> None:
+    """The first one is held up by a lock, its connection is lost, and both of them wait when the lock is given up."""
+    store = through(cutter.port)
+    store.info()
+    if what == "claim_1":
+        store.accept(accepted(clock))
+    claims: list[Claim | None] = []
+    run = {"begin_1": lambda: claims.append(store.begin(accepted(clock))), "claim_1": lambda: claims.append(store.claim("t-1"))}
+    thread = threading.Thread(target=run[what])
+    lock = {"begin_1": "LOCK TABLE events IN EXCLUSIVE MODE", "claim_1": "SELECT 1 FROM tasks FOR UPDATE"}[what]
+    search = f"-c search_path={store.place.schema}"
+    with psycopg.connect(store.place.conninfo, options=search) as holder:
+        holder.execute(lock.encode())
+        cutter.order("during", what)
+        thread.start()
+        while holder.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() != (2,):
+            assert thread.is_alive()
+        holder.rollback()
+        thread.join(30)
+    assert cutter.cuts == 1
+    (claim,) = claims
+    head = store.head("t-1")
+    assert claim is not None and head is not None and head.epoch == claim.epoch
+    store.append(handles(store, clock, claim.epoch))
+    store.release("t-1", claim.epoch)
     assert open_store().verify() == []
 
 

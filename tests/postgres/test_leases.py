@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 from doubtless.errors import StaleEpoch, StoreUnavailable, TaskBusy
@@ -64,6 +66,28 @@ def test_a_heartbeat_renews_all_claims_in_one_round_trip(open_store: Open, clock
     clock.advance(20)
     with pytest.raises(TaskBusy):
         other.claim("t-3")
+
+
+def test_a_heartbeat_takes_its_tasks_in_the_order_of_every_other_statement(open_store: Open, clock: FakeClock) -> None:
+    """What ends many tasks in one commit takes them in that order too: neither waits for the other, who waits for it."""
+    store = open_store()
+    names = ("c", "a", "b", "Z")
+    for name in names:
+        accept(store, clock, name)
+        store.claim(name)
+    beat = threading.Thread(target=store.leases.beat)
+    options = f"-c search_path={store.place.schema}"
+    first, second = (psycopg.connect(store.place.conninfo, options=options) for _ in range(2))
+    with first, second:
+        first.execute("SELECT 1 FROM tasks WHERE task_id = 'Z' FOR UPDATE")
+        beat.start()
+        while first.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() != (1,):
+            assert beat.is_alive()
+        second.execute("SELECT 1 FROM tasks WHERE task_id IN ('a', 'b', 'c') FOR UPDATE NOWAIT")
+        second.rollback()
+        first.rollback()
+        beat.join(30)
+    assert store.leases.fault == ""
 
 
 def test_an_owner_that_slept_through_its_lease_is_refused_and_its_late_result_is_kept_as_evidence(

@@ -17,6 +17,7 @@ from doubtless.events import STORE_TASK, Event, Kind, TaskStatus, draft, row_has
 from doubtless.store.base import Blob
 from doubtless.store.pg import sharing
 from doubtless.store.pg.appending import values_of
+from doubtless.store.pg.mark import Mark
 from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock
 
@@ -307,6 +308,25 @@ def test_a_shared_statement_is_one_round_trip_through_a_transaction_pooler(
     finally:
         pooler.close()
     assert [p for p in open_store().verify() if "sha256" not in p.what] == []
+
+
+def test_the_mark_names_an_end_whatever_else_its_commit_holds(open_store: Open, clock: FakeClock) -> None:
+    store = open_store()
+    a, b = Hand(store, clock, "a"), Hand(store, clock, "b")
+    ended = draft("a", Kind.TASK_ENDED, clock.now(), status="done", epoch=a.epoch, output_ref="inline:1")
+    claimed = draft("b", Kind.TASK_CLAIMED, clock.now(), status="running", epoch=b.epoch, data={"owner": "x"})
+    handle = draft("b", Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=b.epoch, data={"handle": 1})
+    tickets = []
+    for rows in ([ended], [claimed, handle]):
+        last = store.last(rows[0].task_id)
+        assert last is not None
+        tickets.append(store.submit(seal(rows, last.event_seq, row_hash(last))))
+    store.flush()
+    for ticket in tickets:
+        store.landed(ticket)
+    mark = store._mark.read()
+    assert isinstance(mark, Mark)
+    assert (mark.task_id, mark.event_seq) == ("b", 2)  # of that commit: whoever has it has the end too
 
 
 def test_content_beyond_a_statement_s_size_goes_in_the_next_one(

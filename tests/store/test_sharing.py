@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, intended
 from doubtless.errors import Frozen, KeyHeld, Moved, StaleEpoch, TaskBusy
 from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash, seal
 from doubtless.store.base import Blob
+from doubtless.store.beginning import hand_back
 from doubtless.store.sqlite import SqliteStore
 
 
@@ -164,6 +166,70 @@ def test_tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one(store: A
         store.append(seal([intended(claim.head.task_id, clock(), claim.epoch)], 2, claim.begun.digest))
     assert store.begin(accepted("a", clock())) is None
     assert store.verify() == []
+
+
+class Breaks:
+    """Breaks in at one of the store's points, once, as a signal's handler would; the test says when."""
+
+    def __init__(self) -> None:
+        self.at = ""
+
+    def __call__(self, point: str) -> None:
+        if point == self.at:
+            self.at = ""
+            raise KeyboardInterrupt
+
+
+def test_a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task(make_store: MakeStore, clock: TurnClock) -> None:
+    breaks = Breaks()
+    store: Any = make_store(hooks=breaks)
+    store.info()
+    ticket = store.submit_begin(accepted("a", clock()))
+    breaks.at = "mark:write"
+    with pytest.raises(KeyboardInterrupt):
+        store.flush()
+    claim = store.landed(ticket)
+    assert claim is not None and claim.head == store.head("a")
+    assert store.rows("a") == list(claim.begun[:2])
+    hand_back(store, claim)
+    assert store.claim("a").takeover is False
+    assert store.verify() == []
+
+
+def test_a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_somebody_was_faster(
+    make_store: MakeStore, clock: TurnClock
+) -> None:
+    breaks = Breaks()
+    store: Any = make_store(hooks=breaks)
+    store.info()
+    ticket = store.submit_begin(accepted("a", clock()))
+    breaks.at = "accept:before"
+    with pytest.raises(KeyboardInterrupt):
+        store.flush()
+    assert make_store().accept(accepted("a", clock())) is None
+    assert store.landed(ticket) is None
+    store.check_chain("a")
+    assert make_store().info().suspect is False  # the mark counts nothing that was taken back
+    assert store.claim("a").takeover is False
+    assert store.verify() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_what_waits_for_a_commit_is_not_the_childs_of_a_fork(begin: Begin, store: Any, clock: TurnClock) -> None:
+    w = begin("a")
+    row, ticket = put(w, store, intended("a", clock(), w.epoch)), store.submit_begin(accepted("b", clock()))
+    child = os.fork()
+    if child == 0:
+        try:
+            store.flush()
+            os._exit(0 if store.head("b") is None and kinds(store, "a") == [Kind.TASK_ACCEPTED] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.landed(ticket) is not None
+    store.landed(row)
+    assert kinds(store, "a") == [Kind.TASK_ACCEPTED, Kind.STEP_INTENDED]
 
 
 def resumed(w: Writer, clock: TurnClock) -> list[Event]:

@@ -382,6 +382,37 @@ def test_cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys(app: Doubtle
     assert app.verify() == []
 
 
+def test_cancelled_while_it_is_begun_a_task_that_cannot_be_given_back_is_given_back_later(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t"))
+        submit, landed = app.store.submit_begin, app.store.landed
+
+        def and_cancel(*args: Any) -> Any:
+            running.cancel()
+            return submit(*args)
+
+        def and_no_more(ticket: Any) -> Any:
+            claim = landed(ticket)
+            full_disk(app.store, True)
+            return claim
+
+        app.store.submit_begin = and_cancel  # type: ignore[method-assign]
+        app.store.landed = and_no_more  # type: ignore[method-assign]
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        finally:
+            del app.store.submit_begin, app.store.landed
+            full_disk(app.store, False)
+
+    asyncio.run(cancelled())
+    assert world.n() == 0
+    assert app.run(task, "t", name="t") == 1
+    assert app.verify() == []
+
+
 def test_cancelled_while_its_end_waits_for_the_commit_a_task_is_done_and_its_caller_is_told(app: Doubtless, world: World) -> None:
     task = paying(app, world, steps=1)
 

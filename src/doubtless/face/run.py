@@ -90,7 +90,7 @@ class Running(Face):
         from ..adrivers import begin_on_loop
 
         try:
-            begun = await begin_on_loop(self.runtime.store, found.first, found.blobs)
+            begun = await begin_on_loop(self.runtime.store, found.first, found.blobs, self._runs.give_back)
         except StoreError as error:
             unsure = isinstance(error, StoreUnavailable) and error.context.get("written") is None
             if unsure or self.runtime.store.head(found.first.task_id) is None:

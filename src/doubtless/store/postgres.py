@@ -276,7 +276,11 @@ class PostgresStore(Writing):
             now = self.head(head.task_id)
             return True if now is not None and now.epoch == epoch else None
 
-        self._link.write("claim", self._queries["claim"], args, stands, lambda made: True)
+        try:
+            self._link.write("claim", self._queries["claim"], args, stands, lambda made: True)
+        except Refusal:
+            if not stands():  # it was sent again, and the first one has come through meanwhile
+                raise
         self._leases.hold(head.task_id, epoch, sent, granted)
         head = head._replace(owner=owner, epoch=epoch)
         if rows:

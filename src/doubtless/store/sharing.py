@@ -6,6 +6,8 @@ connection; the first to have it commits all that lie there.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +61,17 @@ class Sharing:
     """
 
     def __init__(self, link: Link, sql: str, counted: Callable[[int], None]) -> None:
-        self.waiting: Waiting[Ticket] = Waiting()
-        self.works: Waiting[Work] = Waiting()
         self._link = link
         self._sql = sql
         self._counted = counted
         self._made: dict[int, str] = {}
+        self.forget()
+        _SHARINGS.add(self)
+
+    def forget(self) -> None:
+        """Nothing waits; also in the child of a fork, whose parent's rows are not its own."""
+        self.waiting: Waiting[Ticket] = Waiting()
+        self.works: Waiting[Work] = Waiting()
 
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
         """Put a row down; it is durable when its ticket is done and not alone."""
@@ -224,3 +231,14 @@ def _values(tickets: list[Ticket]) -> list[SQLiteValue]:
         values += ticket.event
         values.append(ticket.guard)
     return values + _NO_ROW * (_rounded(len(tickets)) - len(tickets))
+
+
+_SHARINGS: weakref.WeakSet[Sharing] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for sharing in _SHARINGS:
+        sharing.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

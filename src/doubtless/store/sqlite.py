@@ -151,8 +151,8 @@ class SqliteStore(Reading):
         made: list[Beginning] = []
 
         def body(cursor: apsw.Cursor) -> Claim | None:
-            if head_of(cursor, task_id) is not None:
-                return None
+            if head_of(cursor, task_id) is not None:  # done a second time, it may be what the first time has come to
+                return stands(cursor)
             put_blobs(cursor, blobs)
             with self._owner.claiming(now.wall, self._randomness) as owner:
                 self._owner.hold(task_id, epoch)
@@ -166,12 +166,15 @@ class SqliteStore(Reading):
 
         def stands(cursor: apsw.Cursor) -> Claim | None:
             head = head_of(cursor, task_id)
-            return Claim(head, epoch, False, made[0]) if head is not None and head.epoch == epoch else None
+            if head is not None and head.epoch == epoch and head.owner == self._owner.id:
+                return Claim(head, epoch, False, made[0])
+            made.clear()  # it was taken back
+            return None
 
         def after(durable: bool) -> None:
-            if not durable:
+            if not durable or not made:
                 self._owner.let_go(task_id, epoch)
-            elif work.count:
+            else:
                 self._keep(task_id, (made[0].claimed.event_seq, made[0].digest))
                 self._counted(work.count)
 

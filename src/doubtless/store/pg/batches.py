@@ -90,7 +90,7 @@ class Batches:
     """What waits for a statement that it shares; the caller of `commit` has the turn of `Sharing`.
 
     `begin`: begins tasks in one statement and says which (their claims). `took`: takes in the server's clock; `standing`:
-    which of these rows are in the log; `newest`: told of the last row of a commit.
+    which of these rows are in the log; `newest`: told of the rows of a commit.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Batches:
         clock: Callable[[], Any],
         took: Callable[[int, Any], None],
         standing: Callable[[Sequence[Event]], set[tuple[str, int]]],
-        newest: Callable[[Event], None],
+        newest: Callable[[Sequence[Event]], None],
         begin: Callable[[Sequence[Begun]], dict[str, Claim]],
     ) -> None:
         self._link = link
@@ -191,13 +191,13 @@ class Batches:
             return True
 
         self._link.write("append", sql, args, stand, made)
-        written: Event | None = None
+        written: list[Event] = []
         for ticket in tickets:
             if ticket.events[0].task_id in refused:
                 ticket.alone = True
             else:
-                written = ticket.events[-1]
-        if written is not None:
+                written += ticket.events
+        if written:
             self._newest(written)
 
 

@@ -62,7 +62,7 @@ class Writing(Reading):
         rows = rows_json(events)
         args = (event.task_id, True, event.epoch, rows, changes, guard, *blob_arrays(blobs), release)
         self._write_rows(events, self._queries["append_rows"], args, guard)
-        self._rests(events[-1])
+        self._rests(events)
         if release:
             self._given_back(events[-1])
 
@@ -209,11 +209,12 @@ class Writing(Reading):
     def _wrote(self, event: Event) -> None:
         self._gate.newest = event
 
-    def _rests(self, event: Event) -> None:
-        """A row was written after which its task may rest: the mark names it."""
-        self._gate.newest = event
-        if event.kind in _MARKED:
-            self._seen(event)
+    def _rests(self, events: Sequence[Event]) -> None:
+        """Rows were written in one commit: the mark names the last one after which its task may rest."""
+        self._gate.newest = events[-1]
+        marked = [event for event in events if event.kind in _MARKED]
+        if marked:
+            self._seen(marked[-1])
 
     def _same(self, events: Sequence[Event]) -> bool:
         """True when these very rows stand in the log: compared whole, at their places."""

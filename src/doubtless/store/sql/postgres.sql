@@ -75,8 +75,8 @@ SELECT now_at, refused
 FROM {{schema}}.append_heads_1($1::json, $2::json, $3, $4::bytea[], $5::bytea[])
 
 -- name: begin
--- One statement: the first two rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids, and
--- whether the store is still what it was.
+-- One statement: the first two rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids of
+-- those that have these claims, and whether the store is still what it was.
 SELECT begun, store_id, suspect
 FROM {{schema}}.begin_1($1::json, $2::json, $3, $4, $5, $6::bytea[], $7::bytea[])
 
@@ -143,12 +143,20 @@ ORDER BY created_at, task_id
 LIMIT $3
 
 -- name: renew_leases
--- One statement; a lease never gets shorter. What is not given back is not ours any more.
+-- One statement; a lease never gets shorter. What is not given back is not ours any more. In the order in which tasks that end
+-- together are taken: in another one the two would wait for each other.
+WITH own AS MATERIALIZED (
+  SELECT task.task_id, task.epoch, held.granted
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS held (task_id, epoch, granted)
+  JOIN {{schema}}.tasks AS task ON task.task_id = held.task_id AND task.epoch = held.epoch
+  ORDER BY task.task_id
+  FOR UPDATE OF task
+)
 UPDATE {{schema}}.tasks AS task
-SET lease_until = greatest(task.lease_until, coalesce($4::bigint, {{schema}}.clock()) + held.granted)
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS held (task_id, epoch, granted)
-WHERE task.task_id = held.task_id
-  AND task.epoch = held.epoch
+SET lease_until = greatest(task.lease_until, coalesce($4::bigint, {{schema}}.clock()) + own.granted)
+FROM own
+WHERE task.task_id = own.task_id
+  AND task.epoch = own.epoch
 RETURNING task.task_id, task.epoch
 
 -- name: claimed

@@ -468,7 +468,7 @@ BEGIN
   SELECT {{columns}}
   FROM json_to_recordset(p_rows) AS given ({{typed_columns}})
   WHERE task_id = ANY(fit)
-  ORDER BY task_id, event_seq;
+  ORDER BY task_id COLLATE "C", event_seq;
   GET DIAGNOSTICS made = ROW_COUNT;
   IF made <> wanted THEN
     RAISE EXCEPTION '% rows where % were said', made, wanted USING ERRCODE = 'check_violation';
@@ -480,7 +480,7 @@ BEGIN
       hash text
     )
     WHERE task_id = ANY(fit)
-    ORDER BY task_id
+    ORDER BY task_id COLLATE "C"
   LOOP
     UPDATE {{schema}}.tasks
     SET status = one.status, wake_at = one.wake_at, why = one.why, awaits = one.awaits, updated_at = one.at, tail_seq = one.seq,
@@ -502,7 +502,7 @@ BEGIN
 END $$;
 
 -- Tasks with their first two rows (TaskAccepted, TaskClaimed), running, with an owner from the start; those whose ids exist are left
--- out. Nobody is told: they have one.
+-- out. Nobody is told: they have one. Sent a second time, because the first one's fate was not known, it gives what that has begun.
 CREATE FUNCTION {{schema}}.begin_1(
   p_tasks json, p_rows json, p_owner text, p_grant bigint, p_at bigint, p_digests bytea[], p_contents bytea[],
   OUT begun text[], OUT store_id bytea, OUT suspect boolean
@@ -523,7 +523,7 @@ BEGIN
       task_id text, task_name text, status text, input_hash text, at bigint, since bigint, tail text, queue text,
       priority integer, epoch bigint
     )
-    ORDER BY task_id
+    ORDER BY task_id COLLATE "C"
     ON CONFLICT DO NOTHING
     RETURNING task_id
   )
@@ -537,7 +537,18 @@ BEGIN
   SELECT {{columns}}
   FROM json_to_recordset(p_rows) AS given ({{typed_columns}})
   WHERE task_id = ANY(begun)
-  ORDER BY task_id, event_seq;
+  ORDER BY task_id COLLATE "C", event_seq;
+  IF cardinality(begun) < json_array_length(p_tasks) THEN
+    SELECT coalesce(array_agg(task_id), '{}')
+    INTO begun
+    FROM json_to_recordset(p_tasks) AS given (task_id text, epoch bigint)
+    WHERE (
+      SELECT task.epoch
+      FROM {{schema}}.tasks AS task
+      WHERE task.task_id = given.task_id
+        AND task.owner = p_owner
+    ) = given.epoch;
+  END IF;
   SELECT meta.store_id, meta.suspect
   INTO store_id, suspect
   FROM {{schema}}.meta;
