@@ -122,7 +122,7 @@ def is_plain(words: list[str], environ: dict[str, str]) -> bool:
 
     here = os.path.dirname(os.path.dirname(os.path.realpath(doubtless.__file__)))
     places = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return all(os.path.realpath(place) == here for place in places if place and os.path.isdir(os.path.join(place, "doubtless")))
+    return all(os.path.realpath(place) == here for place in places if place and os.path.isfile(os.path.join(place, "doubtless", "__init__.py")))
 
 
 _nursery: list[Any] = []

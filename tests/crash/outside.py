@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests import nursery
-
 
 def environment() -> dict[str, str]:
     """What a child needs to import what this process imports."""
@@ -25,7 +23,7 @@ def environment() -> dict[str, str]:
 def spawn(module: str, *arguments: str) -> subprocess.Popen[str]:
     """A child process that is told and asked by lines; it ends with its input, so with this process."""
     command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
-    return nursery.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
 
 
 class World:

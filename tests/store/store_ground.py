@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import nursery
 
 from doubtless.events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from doubtless.store.base import Blob, Claim, Store
@@ -112,7 +111,7 @@ class Child:
 
     def __init__(self, wall: int, *args: str) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CHILD_WALL": str(wall)}
-        self.process = nursery.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, str(CHILD), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
 

@@ -79,4 +79,5 @@ def test_what_asks_for_another_interpreter_is_not_forked(words: list[str], envir
 
 def test_a_program_for_another_copy_of_the_package_is_not_forked(tmp_path: Path) -> None:
     (tmp_path / "doubtless").mkdir()
+    (tmp_path / "doubtless" / "__init__.py").touch()
     assert not nursery.is_plain([sys.executable, "x.py"], {**os.environ, "PYTHONPATH": str(tmp_path)})
