@@ -276,4 +276,11 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "  FOR UPDATE OF task\n",
         ("postgres/test_leases.py::test_a_heartbeat_takes_its_tasks_in_the_order_of_every_other_statement",),
     ),
+    (
+        "a claim that is another owner's by now, or was handed back before, is no claim to hand back",
+        "store/beginning.py",
+        "        except DoubtlessError:  # somebody",
+        "        except UsageError:  # somebody",
+        (STORE + "a_claim_that_has_begun_a_task_is_handed_back_once_however_often_it_is_tried",),
+    ),
 )

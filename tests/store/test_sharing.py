@@ -214,6 +214,26 @@ def test_a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_
     assert store.verify() == []
 
 
+@pytest.mark.parametrize("since", ["nothing", "a cancel", "another owner"])
+def test_a_claim_that_has_begun_a_task_is_handed_back_once_however_often_it_is_tried(
+    store: Any, clock: TurnClock, since: str
+) -> None:
+    claim = store.begin(accepted("a", clock()))
+    if since == "a cancel":
+        store.add("a", [draft("a", Kind.CANCEL_REQUESTED, clock(), data={"by": "anna", "why": "no longer wanted"})])
+    elif since == "another owner":
+        store.release("a", claim.epoch)
+        other = store.claim("a")
+    hand_back(store, claim)
+    before = store.head("a"), kinds(store, "a")
+    hand_back(store, claim)  # whoever was not told what came of it does it again
+    assert (store.head("a"), kinds(store, "a")) == before
+    if since == "another owner":
+        assert store.head("a").epoch == other.epoch
+    else:
+        assert store.claim("a").takeover is False
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_what_waits_for_a_commit_is_not_the_childs_of_a_fork(begin: Begin, store: Any, clock: TurnClock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import Moved, UsageError
+from ..errors import DoubtlessError, StoreUnavailable, UsageError
 from ..events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
 from ..fold import placing
 from .base import Beginning, Claim, Head, Store
@@ -36,7 +36,10 @@ def begun_head(begun: Beginning, owner: str) -> Head:
 
 
 def hand_back(store: Store, claim: Claim) -> None:
-    """Give up a claim of which nothing has come; a task that it has begun stands ready, as its log says then."""
+    """Give up a claim of which nothing has come; a task that it has begun stands ready, as its log says then.
+
+    May be repeated, as `Store.release` may. Raises: StoreUnavailable.
+    """
     begun = claim.begun
     if begun is not None:
         task = begun.accepted
@@ -47,6 +50,8 @@ def hand_back(store: Store, claim: Claim) -> None:
         try:
             store.append(seal([parked], begun.claimed.event_seq, begun.digest))
             return
-        except Moved:  # somebody has added something, which the next run finds
+        except StoreUnavailable:
+            raise  # it is offered again
+        except DoubtlessError:  # somebody has added something, which the next run finds; or has the task by now
             pass
     store.release(claim.head.task_id, claim.epoch)
