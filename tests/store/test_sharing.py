@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -232,6 +233,23 @@ def test_a_claim_that_has_begun_a_task_is_handed_back_once_however_often_it_is_t
         assert store.head("a").epoch == other.epoch
     else:
         assert store.claim("a").takeover is False
+
+
+def test_an_end_that_waits_for_a_commit_is_written_also_when_suspect_mode_is_ended_meanwhile(
+    begin: Begin, store: Any, clock: TurnClock
+) -> None:
+    w = begin("a")
+    ticket = store.submit(w.seal(draft("a", Kind.TASK_ENDED, clock(), status="done", epoch=w.epoch, output_ref="inline:1")))
+    store.end_suspect(by="anna", why="I have looked")
+    flush = threading.Thread(target=store.flush, daemon=True)
+    flush.start()
+    flush.join(30)
+    if flush.is_alive():
+        store._link.lock = threading.Lock()  # so that the test's end is not held up too
+        pytest.fail("whoever commits for many waits for itself")
+    store.landed(ticket)
+    assert store.head("a").status == "done"
+    assert store.verify() == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -184,7 +184,8 @@ class SqliteStore(Reading):
     def _counted(self, count: int) -> None:
         """Raise the mark to what a commit has counted; a commit that many share raises it once."""
         if count > self._raised:
-            self.info()
+            if not self._store_id:  # else not: whoever commits for many holds the connection
+                self.info()
             self._mark.raise_to(self._store_id, count)
             self._raised = count
 
