@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -233,6 +233,22 @@ def test_a_claim_that_has_begun_a_task_is_handed_back_once_however_often_it_is_t
         assert store.head("a").epoch == other.epoch
     else:
         assert store.claim("a").takeover is False
+
+
+def test_a_task_that_has_rows_and_no_head_is_not_begun_and_harms_no_other(
+    store: Any, clock: TurnClock, tamper: Callable[[str], None]
+) -> None:
+    store.accept(accepted("b", clock()))
+    tamper("DELETE FROM tasks")
+    tickets = [store.submit_begin(accepted(name, clock())) for name in ("a", "b", "c")]
+    store.flush()
+    for ticket in (tickets[0], tickets[2]):
+        assert store.landed(ticket) is not None
+    with pytest.raises(Moved):
+        store.landed(tickets[1])
+    with pytest.raises(Moved):
+        store.begin(accepted("b", clock()))
+    assert store.head("b") is None and kinds(store, "b") == [Kind.TASK_ACCEPTED]
 
 
 def test_an_end_that_waits_for_a_commit_is_written_also_when_suspect_mode_is_ended_meanwhile(

@@ -30,7 +30,7 @@ from .pg.schema import queries
 from .pg.sharing import Sharing
 from .pg.writing import Writing
 from .projections import show_time
-from .refusals import unknown
+from .refusals import moved, unknown
 from .spill import Spill
 
 _AFTER, _UP_TO = "event_seq > $2\n", "  AND event_seq <= $2::bigint + $3::bigint\n"
@@ -170,7 +170,14 @@ class PostgresStore(Writing):
             heads = [Head._make(row) for row in self._link.all(self._queries["taken"], (owner, list(epochs)))]
             return ([head.task_id for head in heads], None, None) if heads else None
 
-        begun, store_id, suspect = self._link.write("accept", self._queries["begin"], args, stand, lambda rows: rows[0])
+        try:
+            begun, store_id, suspect = self._link.write("accept", self._queries["begin"], args, stand, lambda rows: rows[0])
+        except Refusal:  # it has rows, and no head
+            if len(tickets) > 1:
+                raise
+            first = tickets[0].begun.accepted
+            last = self.last(first.task_id)
+            raise moved(first, 0 if last is None else last.event_seq) from None
         claims = {}
         for ticket in tickets:
             if ticket.task_id in begun:
