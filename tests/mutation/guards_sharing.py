@@ -283,4 +283,18 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "        except UsageError:  # somebody",
         (STORE + "a_claim_that_has_begun_a_task_is_handed_back_once_however_often_it_is_tried",),
     ),
+    (
+        "a beginning of which nobody is told is nobody's claim",
+        "store/sqlite.py",
+        "            work.after(True)\n        except BaseException:  # also one that breaks in after the commit: nobody is told of a claim, so nobody has it\n            work.after(False)\n            raise\n",
+        "        except BaseException:\n            work.after(False)\n            raise\n        work.after(True)\n",
+        (STORE + "a_task_whose_beginning_by_itself_is_broken_into_after_its_commit_is_no_longer_this_process_own",),
+    ),
+    (
+        "PostgreSQL: a beginning of which nobody is told is nobody's claim",
+        "store/postgres.py",
+        "            self._leases.let_go(accepted.task_id, ticket.epoch)\n            raise\n",
+        "            raise\n",
+        (STORE + "a_task_whose_beginning_by_itself_is_broken_into_after_its_commit_is_no_longer_this_process_own",),
+    ),
 )

@@ -197,6 +197,23 @@ def test_a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task(mak
     assert store.verify() == []
 
 
+def test_a_task_whose_beginning_by_itself_is_broken_into_after_its_commit_is_no_longer_this_process_own(
+    make_store: MakeStore, clock: TurnClock
+) -> None:
+    breaks = Breaks()
+    store: Any = make_store(hooks=breaks)
+    store.info()
+    breaks.at = "mark:write"
+    with pytest.raises(KeyboardInterrupt):
+        store.begin(accepted("a", clock()))
+    assert kinds(store, "a") == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED]
+    if not isinstance(store, SqliteStore):
+        clock.wall += 2 * store.place.lease_us
+        store.leases.beat()  # renews nothing of it
+    assert store.claim("a").takeover is True
+    assert store.verify() == []
+
+
 def test_a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_somebody_was_faster(
     make_store: MakeStore, clock: TurnClock
 ) -> None:

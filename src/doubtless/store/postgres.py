@@ -146,7 +146,12 @@ class PostgresStore(Writing):
 
     def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
         """`accept` and `claim` in one statement (`base.Store.begin`)."""
-        return self._begin([self._beginning(accepted, blobs)]).get(accepted.task_id)
+        ticket = self._beginning(accepted, blobs)
+        try:
+            return self._begin([ticket]).get(accepted.task_id)
+        except BaseException:  # also one that breaks in after the commit: nobody is told of a claim, so its lease ends
+            self._leases.let_go(accepted.task_id, ticket.epoch)
+            raise
 
     def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Begun:
         """Put a task down that is to be begun, for the next commit (`base.Store.submit_begin`)."""

@@ -350,10 +350,10 @@ class SqliteStore(Reading):
         """Do it in a transaction of its own."""
         try:
             result = self._link.write(work.what, work.body, work.stands)
-        except BaseException:
+            work.after(True)
+        except BaseException:  # also one that breaks in after the commit: nobody is told of a claim, so nobody has it
             work.after(False)
             raise
-        work.after(True)
         return result
 
     def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
