@@ -778,6 +778,7 @@ def test_an_awaitable_is_unclear_and_leaves_no_warning(wrap: Callable[[object], 
     async def query() -> dict[str, int]:
         return {"id": 1}
 
+    gc.collect()  # what other tests have left is not of this one
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answer = read_answer(wrap(query()))
