@@ -252,10 +252,13 @@ class Run(Protocol):
     suspect: bool
     lock: threading.Lock
     frames: set[Frame]
-    stop: threading.Event
     loop: asyncio.AbstractEventLoop | None
     turn: Turn | None
     times: Times | None
+
+    @property
+    def stop(self) -> threading.Event:
+        """Set when nothing of it is to wait any more."""
 
     def park(
         self, why: str, *, until: int | None = None, human: bool = False, frozen: str | None = None, awaits: str | None = None

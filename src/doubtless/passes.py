@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
@@ -135,7 +136,7 @@ class Pass:
         self.runtime = run.runtime
         self.lock = host.lock()
         self.frames: set[Frame] = set()
-        self.stop = host.event()
+        self._events: dict[str, threading.Event] = {}
         self.parked: Park | None = None
         self.abandoned = False
         self.scopes: dict[str, Scope] = {}  # by the beginning of their places
@@ -159,8 +160,21 @@ class Pass:
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
         self.news = run.log.news  # what others had added when it began
-        self.done = host.event()
         self.ending: Ending | None = None
+
+    @property
+    def stop(self) -> threading.Event:
+        """Set when nothing of this pass is to wait any more."""
+        return self._event("stop")
+
+    @property
+    def done(self) -> threading.Event:
+        """Set when its code has ended, for whoever supervises it from another thread."""
+        return self._event("done")
+
+    def _event(self, name: str) -> threading.Event:
+        """Made when it is first asked for: on an event loop nobody does. Of two threads that make one, one has made it."""
+        return self._events.get(name) or self._events.setdefault(name, host.event())
 
     # ------------------------------------------------------------ a state beside the log (agents)
 

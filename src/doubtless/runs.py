@@ -152,9 +152,10 @@ class Runs:
                 store.release(task_id, claim.epoch)
                 return None
             run = self.opening(runtime, claim, limit) if task is None else self.task_run(runtime, claim, task, limit)
-            timeouts = [d.timeout_us for d in self.app.definitions]
             run.owes = self._give_back
-            run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
+            if not run.code.is_async:  # whose calls its supervisor takes away
+                timeouts = [d.timeout_us for d in self.app.definitions]
+                run.shortest_timeout = max(0.01, min(timeouts, default=30_000_000) / 1e6)
         except BaseException:
             self._give_back(task_id, lambda: hand_back(store, claim))
             raise
