@@ -126,7 +126,7 @@ def test_an_intent_that_was_decided_before_the_wish_came_is_not_written(app: Dou
 
     def prepared(*args: Any, **kwargs: Any) -> Any:
         value = original(*args, **kwargs)
-        if not wished and app.store.head("t") is not None and len(app.store.rows("t")) > 1:
+        if not wished and app.store.head("t") is not None and "1" in {row.path for row in app.store.rows("t")}:
             wished.append(True)
             app.store.add("t", [cancel_row(app)])
             real.tell(["t"])

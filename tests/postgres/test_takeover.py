@@ -270,6 +270,8 @@ def test_a_write_that_waited_for_a_thread_until_another_owner_had_its_task_is_no
         while (head := app.store.head("t-1")) is None or not app.store.rows_of("t-1", [Kind.STEP_INTENDED]):
             await asyncio.sleep(0)
         assert head.owner is not None
+        while not doubtless.turns.seats()._waiters:  # its row has landed, and it waits for a thread
+            await asyncio.sleep(0)
         clock.advance(120)
         assert other.store.claim("t-1").takeover
         go_on.set()

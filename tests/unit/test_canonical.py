@@ -20,7 +20,7 @@ from uuid import UUID  # noqa: F401  (the vectors name it)
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from doubtless import canonical_plain
@@ -290,6 +290,7 @@ def test_writing_what_was_read_back_changes_nothing(tree: Any) -> None:
 
 
 @given(trees)
+@example([True, {"a": False, "b": None}, 1, "x", 0.5])
 def test_the_short_road_and_the_long_road_write_the_same_text(tree: Any) -> None:
     writer = Writer("value")
     writer.write(tree)
