@@ -178,7 +178,7 @@ def build(place: Place, mark: Mark, *, suspect: bool = False) -> schema.Meta:
 
 def connect(place: Place, flags: int) -> apsw.Connection:
     """A bare connection that waits for locks at a constant interval."""
-    db = apsw.Connection(place.path, flags=flags, statementcachesize=64)
+    db = apsw.Connection(place.path, flags=flags, statementcachesize=512)
     db.set_busy_handler(constant_retry(place.timeout))
     return db
 
