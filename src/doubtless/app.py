@@ -136,6 +136,9 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     @property
     def store(self) -> Store:
         """The store, opened at first use. Raises StoreRefused with the reason."""
+        store = self._store
+        if store is not None:
+            return store
         with self._lock:
             if self._store is None:
                 self._store = self._open(
@@ -147,6 +150,9 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
     @property
     def runtime(self) -> Runtime:
         """The parts that a run works with; the table is validated first. Raises StepTableError, StoreRefused."""
+        runtime = self._runtime
+        if runtime is not None and self._checked:
+            return runtime
         with self._lock:
             self._validate()
             if self._runtime is None:

@@ -179,12 +179,12 @@ def begin_call(
         args, kwargs = definition.binder.arguments(kwargs)
         fn = partial(fn, *args)
     frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started)
-    frame.allowed = action.allow
+    frame.allowed, frame.shares = action.allow, shares
     request = Invoke(fn, kwargs, policy.timeout_us, frame)
     if rows:
         try:
             if shares:
-                frame.shares, frame.flight = True, run.log.submit(*rows, guard=definition.name, blobs=blobs)
+                frame.flight = run.log.submit(*rows, guard=definition.name, blobs=blobs)
             else:
                 run.log.append(*rows, guard=definition.name, blobs=blobs)  # I1: the row before the call, nothing in between
         except StoreRefusal as refusal:

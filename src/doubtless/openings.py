@@ -5,7 +5,7 @@ Somebody else owns the loop: there is no code of a task to run. A resume settles
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ class Opening(TaskRun):
     repeats = False
 
     def __init__(
-        self, runtime: Runtime, log: TaskLog, code: TaskCode, params: Mapping[str, Any], *, wait_limit: int | None
+        self, runtime: Runtime, log: TaskLog, code: TaskCode, params: str, *, wait_limit: int | None
     ) -> None:
         super().__init__(runtime, log, code, params, wait_limit=wait_limit)
         self.wait: bool | str = True

@@ -169,7 +169,7 @@ class Runs:
         accepted = runtime.store.first(log.task_id) if claim.begun is None else claim.begun.accepted
         if (undo_by := accepted.details.get("undo_by")) is not None:
             log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
-        params = canonical.decode(runtime.content.get(accepted.input_ref)) if accepted.input_ref is not None else {}
+        params = runtime.content.get(accepted.input_ref) if accepted.input_ref is not None else "{}"
         run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
         run.secret = frozenset(accepted.details.get("secret", ()))
         run.fork = fork_of(runtime.store, log.task_id, accepted)
@@ -180,7 +180,7 @@ class Runs:
         from .openings import Opening, session_code
 
         log = TaskLog(runtime.store, claim, owner=claim.head.owner)
-        return Opening(runtime, log, session_code(), {}, wait_limit=limit)
+        return Opening(runtime, log, session_code(), "{}", wait_limit=limit)
 
     def absorb(self, runtime: Runtime, task_id: str) -> None:
         """Results that could not be recorded when they came, spilled or kept in memory, become evidence now."""

@@ -7,13 +7,12 @@ call overran its timeout.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import canonical, host
 from .beyond import Fork
 from .calls import Frame, Runtime, current
-from .canonical import encode
 from .compensation import aundo_all, undo_all
 from .conclusion import Concluding, TaskCode
 from .drivers import drive
@@ -46,10 +45,13 @@ GOODBYE = 2.0
 
 
 class TaskRun(Concluding):
-    """One claim of a task: makes passes over its code until it ends or parks, then writes that down."""
+    """One claim of a task: makes passes over its code until it ends or parks, then writes that down.
+
+    `params`: what the task was accepted with, as it is stored.
+    """
 
     def __init__(
-        self, runtime: Runtime, log: TaskLog, code: TaskCode, params: Mapping[str, Any], *, wait_limit: int | None
+        self, runtime: Runtime, log: TaskLog, code: TaskCode, params: str, *, wait_limit: int | None
     ) -> None:
         self.runtime = runtime
         self.log = log
@@ -84,7 +86,7 @@ class TaskRun(Concluding):
 
     def arguments(self) -> dict[str, Any]:
         """The task's params, decoded anew for each pass and typed by its annotations; a secret as what its steps take."""
-        params: dict[str, Any] = canonical.decode(encode(self.params))
+        params: dict[str, Any] = canonical.decode(self.params)
         secrets = {name: Secret(params.pop(name)["$secret"]) for name in self.secret if params.get(name) is not None}
         self.code.definition.restore_params(params)
         return params | secrets
@@ -94,6 +96,8 @@ class TaskRun(Concluding):
 
         A late read that no table has (one of the library's own, or gone) is left to the code: it comes with its definition.
         """
+        if not self.log.open:
+            return []
         records = [r for r in self.log.open_records() if not r.undoes]  # compensations are settled in their own order
         found = [r for r in records if r.in_doubt or (r.evidence is not None and not r.settled)]
         named = [(self.runtime.find(r.name), r) for r in found]
@@ -190,9 +194,8 @@ class TaskRun(Concluding):
         """
         if not self.plainly_done(ending):
             return ending
-        from .turns import turn_of
-
-        log, interrupted = self.log, None
+        log, turn, interrupted = self.log, self.last.turn, None
+        assert turn is not None
         try:
             row, blobs = self.done_row(ending.value)
         except DoubtlessError:
@@ -201,7 +204,7 @@ class TaskRun(Concluding):
             flight = log.submit(row, blobs=blobs)
             if flight is not None:
                 try:
-                    await turn_of(self.runtime.store).end(flight.ticket)
+                    await turn.end(flight.ticket)
                 except BaseException as error:  # noqa: BLE001 - cancelled: the commit is made now
                     interrupted = error
                 log.landed(flight)
@@ -220,10 +223,13 @@ class TaskRun(Concluding):
 
     async def asettle_doubts(self, this: Pass) -> None:
         """Settle what is in doubt, each as far as it can be; park if that leaves something."""
+        doubts = self.doubts(this)
+        if not doubts:
+            return
         from .adrivers import adrive
 
         parks: list[Park] = []
-        for definition, path, name in self.doubts(this):
+        for definition, path, name in doubts:
             try:
                 await adrive(this, run_step(this, definition, path, None, name=name))
             except Parking:

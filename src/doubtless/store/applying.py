@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -13,6 +14,9 @@ from .base import CaseRow, KeyRow
 from .link import as_store_error, first
 from .projections import key_held, not_open
 from .schema import queries
+
+if TYPE_CHECKING:
+    from apsw import SQLiteValue
 
 
 def apply(cursor: apsw.Cursor, event: Event) -> bool:
@@ -45,6 +49,14 @@ def apply(cursor: apsw.Cursor, event: Event) -> bool:
                 when = (at, event.boot_at) if state == "done" else (None, None)
                 cursor.execute(q["move_key"], (once, event.task_id, path, state, *when))
     return release
+
+
+def lets_go(event: Event) -> tuple[SQLiteValue, ...] | None:
+    """What becomes of the head that this row lets go (`end_heads`), where it changes nothing else; None where it does."""
+    match project(event):
+        case (HeadChange(status, wake_at, why, True, (), awaits),):
+            return (event.task_id, status, wake_at, why, event.at.wall, event.event_seq, row_hash(event), awaits)
+    return None
 
 
 def _take(cursor: apsw.Cursor, change: KeyTaken, event: Event) -> None:

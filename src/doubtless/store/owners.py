@@ -79,6 +79,14 @@ class Owner:
                 raise
             os.close(descriptor)
 
+    def hold_as(self, name: str, task_id: str, epoch: int) -> bool:
+        """`hold`, where this process still has the lock file of this name; False: it has not, and nothing was entered."""
+        with self.lock:
+            lives = self.id == name and _same_file(self._descriptor, os.path.join(self.folder, name))
+            if lives:
+                self.tasks[task_id] = epoch
+            return lives
+
     def hold(self, task_id: str, epoch: int) -> None:
         """Enter a claim, before its commit: no other thread may find the head row ours and the registry empty."""
         with self.lock:

@@ -46,6 +46,15 @@ the row names a business key (`fold.names_key`)."""
 ROW = f"({','.join('?' * (len(COLUMNS) + 1))})"
 """One row of several, and the step whose freeze would refuse it."""
 
+NEW_ROW = f"({','.join('?' * len(COLUMNS))})"
+"""One row of a task that is begun."""
+
+NEW_HEAD = f"({','.join('?' * (len(Head._fields) + 2))})"
+"""The head of a task that is begun: its columns, the hash of its second row, and when it was claimed."""
+
+OLD_HEAD = f"({','.join('?' * 8)})"
+"""What becomes of the head of a task that its owner lets go."""
+
 
 class Meta(NamedTuple):
     """The meta row. `generation` counts claims, parks and ends; the mark follows it."""
@@ -97,6 +106,10 @@ def queries() -> dict[str, str]:
             "values_after_seq": ", ".join(f"?{place}" for place in range(3, len(COLUMNS) + 1)),
             "columns_after_seq": ", ".join(f"column{place}" for place in range(3, len(COLUMNS) + 1)),
             "row": ROW,
+            "new_row": NEW_ROW,
+            "new_head": NEW_HEAD,
+            "new_head_columns": ", ".join(f"column{place}" for place in range(1, len(Head._fields) + 3)),
+            "old_head": OLD_HEAD,
             "head": ", ".join(Head._fields),
             "case": ", ".join(CaseRow._fields),
             "key": ", ".join(KeyRow._fields),

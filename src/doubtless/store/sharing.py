@@ -14,57 +14,66 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from ..errors import DoubtlessError, StoreError
-from ..events import COLUMNS, Event
+from ..events import Event
 from .base import Blob
-from .schema import ROW
 from .tickets import Ticket, Waiting, Waits
-from .transaction import put_blobs, same
+from .together import MOST, NotTogether, Together, appending, write_together
+from .transaction import bump, put_blobs, same
 
 if TYPE_CHECKING:
-    from apsw import SQLiteValue
-
     from .link import Link
 
 
 class Work(Waits):
     """What more than one row takes, waiting for a commit that it shares: all of it is done, or nothing.
 
-    `body`: what is done in the transaction, and gives the result; `stands`: looks up, after an error of the driver, whether it
-    was; `after`: told whether it is durable, once that is known. `count`: what the mark is raised to then; 0: it stays.
+    `body`: what is done in the transaction, and gives the result; it may be done again, when what it did was taken back.
+    `stands`: looks up, after an error of the driver, whether it was; `after`: told whether it is durable, once that is known.
+    `together`: the same for the usual case, so that it can be written with others. `counts`: whether it is a claim, a park or an
+    end; `count`: what the mark is raised to then (0: it stays).
     """
 
-    __slots__ = ("after", "body", "count", "result", "stands", "what")
+    __slots__ = ("after", "body", "count", "counts", "result", "stands", "together", "what")
 
     def __init__(
         self, what: str, body: Callable[[apsw.Cursor], Any], stands: Callable[[apsw.Cursor], Any],
-        after: Callable[[bool], None],
+        after: Callable[[bool], None], together: Together | None = None, counts: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.what = what
         self.body = body
         self.stands = stands
         self.after = after
+        self.together = together
+        self.counts = counts
         self.count = 0
         self.result: Any = None
 
+    def do(self, cursor: apsw.Cursor) -> Any:
+        """Do it in a transaction of its own."""
+        result = self.body(cursor)
+        count_all(cursor, [self])
+        return result
 
-MOST = 256
-"""How many rows go in one statement: SQLite's driver keeps its text compiled while it is shorter than 16 KiB."""
 
-_NO_ROW = [None] * (len(COLUMNS) + 1)
+def count_all(cursor: apsw.Cursor, works: Sequence[Work]) -> int:
+    """Count the claims, parks and ends of one transaction; what the mark is raised to when it is committed (0: it stays)."""
+    counting = [work for work in works if work.counts and work.error is None]
+    count = bump(cursor) if counting else 0
+    for work in counting:
+        work.count = count
+    return count
 
 
 class Sharing:
     """The rows that wait for a commit, and the commit that they share.
 
-    `sql`: the statement of them all, for one row; `counted`: told, once for all that a commit held, what the mark is raised to.
+    `counted`: told, once for all that a commit held, what the mark is raised to.
     """
 
-    def __init__(self, link: Link, sql: str, counted: Callable[[int], None]) -> None:
+    def __init__(self, link: Link, counted: Callable[[int], None]) -> None:
         self._link = link
-        self._sql = sql
         self._counted = counted
-        self._made: dict[int, str] = {}
         self.forget()
         _SHARINGS.add(self)
 
@@ -85,76 +94,100 @@ class Sharing:
         return work
 
     def commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
-        """Commit all rows that wait, or the oldest of them; the caller holds the link's lock (`base.Store.flush`).
+        """Commit all that waits, or the oldest of each kind; the caller holds the link's lock (`base.Store.flush`).
 
         One that is refused does not harm the others.
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
-        while works := self.works.take(most):
-            self._commit_works(works)
-            if most is not None:
-                break
-        left = len(self.waiting) if most is None else most
-        while tickets := self.waiting.take(min(left, MOST)):
-            left -= len(tickets)
-            self._commit(tickets, gone)
+        works, left = self.works.take(most), len(self.waiting) if most is None else most
+        while (tickets := self.waiting.take(min(left, MOST))) or works:
+            self._commit(works, tickets, gone)
+            works, left = [], left - len(tickets)
 
-    def _commit(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
+    def _commit(self, works: list[Work], tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         hooks = self._link.hooks
         try:
-            self._write(tickets, gone)
+            self._write(works, tickets, gone)
         except BaseException:
             self._link.take_back()
-            for ticket in tickets:
-                ticket.alone = True
+            for one in (*works, *tickets):
+                one.alone = True
             raise
         finally:
-            for ticket in tickets:
-                ticket.done = True
+            for one in (*works, *tickets):
+                one.done = True
         if hooks is not None:
-            for _ in [ticket for ticket in tickets if not ticket.alone and ticket.error is None]:
-                hooks("append:after")
+            for one in (*works, *tickets):
+                if not one.alone and one.error is None:
+                    hooks(one.what + ":after")
 
-    def _commit_works(self, works: list[Work]) -> None:
-        """Commit what is more than a row, in one transaction; each of them whole, or not at all."""
+    def _write(self, works: list[Work], tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
         link = self._link
-        try:
-            self._do_all(works)
-        except BaseException:
-            link.take_back()
-            for work in works:
-                work.alone = True
-            raise
-        finally:
-            for work in works:
-                work.done = True
-        if link.hooks is not None:
-            for work in works:
-                if work.error is None:
-                    link.hooks(work.what + ":after")
-
-    def _do_all(self, works: list[Work]) -> None:
-        link = self._link
+        count = 0
         try:
             cursor = link.writable("append")
-            cursor.execute("BEGIN IMMEDIATE")
-            for work in works:
-                self._do(cursor, work)
-            cursor.execute("COMMIT")
+            if link.hooks is not None:
+                for _ in tickets:
+                    link.hooks("append:before")
+            if works or any(ticket.blobs for ticket in tickets):
+                count = self._in_one(cursor, works, tickets, gone)
+            else:
+                statement = appending([(ticket.event, ticket.guard) for ticket in tickets])
+                if gone is not None:
+                    gone()
+                try:
+                    cursor.execute(*statement)
+                except apsw.ConstraintError:  # nothing of it is written
+                    self._in_one(cursor, [], tickets, None, True)
         except apsw.Error as error:
             link.take_back()
+            for ticket in tickets:
+                self._look_up(ticket, error)
             for work in works:
-                if work.error is None:
-                    try:
-                        work.result = link.fate(work.what, error, work.stands)
-                    except StoreError as failed:
-                        work.error = failed
+                self._look_up_work(work, error)
         except StoreError as error:
-            for work in works:
-                work.error = error
+            for one in (*works, *tickets):
+                one.error = error
         else:
-            if count := max((work.count for work in works if work.error is None), default=0):
+            if count:
                 self._counted(count)
+
+    def _in_one(
+        self, cursor: apsw.Cursor, works: list[Work], tickets: list[Ticket], gone: Callable[[], None] | None, each: bool = False
+    ) -> int:
+        """Write all of it in one transaction; what the mark is raised to. `each`: one after the other."""
+        cursor.execute("BEGIN IMMEDIATE")
+        if each or not self._together(cursor, works, tickets):
+            for ticket in tickets:
+                self._do_row(cursor, ticket)
+            for work in works:
+                self._do(cursor, work)
+        count = count_all(cursor, works)
+        if gone is not None:
+            gone()
+        cursor.execute("COMMIT")
+        return count
+
+    def _together(self, cursor: apsw.Cursor, works: list[Work], tickets: list[Ticket]) -> bool:
+        """Write all of it with few statements; False: one cannot be written so, or is refused, and nothing of it is written."""
+        try:
+            write_together(cursor, [work.together for work in works if work.together is not None], tickets)
+            for work in works:
+                work.result = work.body(cursor) if work.together is None else work.together.written()
+                if self._link.hooks is not None:
+                    self._link.hooks(work.what + ":before")
+        except (apsw.ConstraintError, DoubtlessError, NotTogether):
+            cursor.execute("ROLLBACK")
+            cursor.execute("BEGIN IMMEDIATE")
+            return False
+        return True
+
+    def _do_row(self, cursor: apsw.Cursor, ticket: Ticket) -> None:
+        put_blobs(cursor, ticket.blobs)
+        try:
+            cursor.execute(*appending([(ticket.event, ticket.guard)]))
+        except apsw.ConstraintError:
+            ticket.alone = True
 
     def _do(self, cursor: apsw.Cursor, work: Work) -> None:
         cursor.execute("SAVEPOINT one")
@@ -168,50 +201,6 @@ class Sharing:
                 self._link.hooks(work.what + ":before")
         cursor.execute("RELEASE one")
 
-    def _write(self, tickets: list[Ticket], gone: Callable[[], None] | None) -> None:
-        link = self._link
-        try:
-            cursor = link.writable("append")
-            if link.hooks is not None:
-                for _ in tickets:
-                    link.hooks("append:before")
-            if any(ticket.blobs for ticket in tickets):
-                self._write_all(cursor, tickets)
-            else:
-                sql, values = self._sql_of(len(tickets)), _values(tickets)
-                if gone is not None:
-                    gone()
-                try:
-                    cursor.execute(sql, values)
-                except apsw.ConstraintError:  # nothing of it is written
-                    self._write_all(cursor, tickets)
-        except apsw.Error as error:
-            link.take_back()
-            for ticket in tickets:
-                self._look_up(ticket, error)
-        except StoreError as error:
-            for ticket in tickets:
-                ticket.error = error
-
-    def _write_all(self, cursor: apsw.Cursor, tickets: list[Ticket]) -> None:
-        """Write rows one after the other, with their content, in one transaction; but for those that are refused."""
-        cursor.execute("BEGIN IMMEDIATE")
-        sql = self._sql_of(1)
-        for ticket in tickets:
-            put_blobs(cursor, ticket.blobs)
-            try:
-                cursor.execute(sql, _values([ticket]))
-            except apsw.ConstraintError:
-                ticket.alone = True
-        cursor.execute("COMMIT")
-
-    def _sql_of(self, count: int) -> str:
-        """The statement for so many rows, and a few more that are none: so there are not many that have to be compiled."""
-        count = _rounded(count)
-        if count not in self._made:
-            self._made[count] = self._sql.replace(ROW, ",".join([ROW] * count))
-        return self._made[count]
-
     def _look_up(self, ticket: Ticket, error: apsw.Error) -> None:
         if ticket.alone:
             return
@@ -220,17 +209,12 @@ class Sharing:
         except StoreError as failed:
             ticket.error = failed
 
-
-def _rounded(count: int) -> int:
-    return count if count <= 4 else -(-count // 8) * 8
-
-
-def _values(tickets: list[Ticket]) -> list[SQLiteValue]:
-    values: list[SQLiteValue] = []
-    for ticket in tickets:
-        values += ticket.event
-        values.append(ticket.guard)
-    return values + _NO_ROW * (_rounded(len(tickets)) - len(tickets))
+    def _look_up_work(self, work: Work, error: apsw.Error) -> None:
+        if work.error is None:
+            try:
+                work.result = self._link.fate(work.what, error, work.stands)
+            except StoreError as failed:
+                work.error = failed
 
 
 _SHARINGS: weakref.WeakSet[Sharing] = weakref.WeakSet()

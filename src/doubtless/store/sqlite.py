@@ -13,7 +13,7 @@ import apsw
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from ..fold import names_key, placing
 from ..snapshots import Snapshot
-from .applying import apply, check_refusal
+from .applying import apply, check_refusal, lets_go
 from .base import Beginning, Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
 from .beginning import beginning, begun_head, refuse_no_task
 from .chain import Linked
@@ -30,6 +30,7 @@ from .schema import PLAIN, SCHEMA, queries
 from .sharing import Sharing, Work
 from .spill import Spill
 from .tickets import Ticket, is_plain
+from .together import NotTogether, Together
 from .transaction import (
     bump,
     head_of,
@@ -86,7 +87,7 @@ class SqliteStore(Reading):
         self._queries = queries()
         self._append, self._append_unfrozen = self._queries["append"], self._queries["append_unfrozen"]
         self._owned = self._owner.tasks
-        self._sharing = Sharing(self._link, self._queries["append_shared"], self._counted)
+        self._sharing = Sharing(self._link, self._counted)
         self._raised = 0  # what this process has raised the mark to
         self._chained = {}
 
@@ -161,7 +162,6 @@ class SqliteStore(Reading):
             head = begun_head(begun, owner)
             cursor.execute(self._queries["begin_head"], (*head, begun.digest, now.wall))
             made[:] = [begun]
-            work.count = bump(cursor)
             return Claim(head, epoch, False, begun)
 
         def stands(cursor: apsw.Cursor) -> Claim | None:
@@ -178,7 +178,20 @@ class SqliteStore(Reading):
                 self._keep(task_id, (made[0].claimed.event_seq, made[0].digest))
                 self._counted(work.count)
 
-        work = Work("accept", body, stands, after)
+        def together(owner: str) -> Together:
+            begun = beginning(accepted, owner=owner, epoch=epoch, now=now)
+            head = begun_head(begun, owner)
+
+            def written() -> Claim:
+                if not self._owner.hold_as(owner, task_id, epoch):
+                    raise NotTogether
+                made[:] = [begun]
+                return Claim(head, epoch, False, begun)
+
+            return Together(begun[:2], (*head, begun.digest, now.wall), None, written)
+
+        owner = self._owner.id
+        work = Work("accept", body, stands, after, None if owner is None or blobs else together(owner), counts=True)
         return work
 
     def _counted(self, count: int) -> None:
@@ -349,7 +362,7 @@ class SqliteStore(Reading):
     def _now(self, work: Work) -> Any:
         """Do it in a transaction of its own."""
         try:
-            result = self._link.write(work.what, work.body, work.stands)
+            result = self._link.write(work.what, work.do, work.stands)
             work.after(True)
         except BaseException:  # also one that breaks in after the commit: nobody is told of a claim, so nobody has it
             work.after(False)
@@ -371,10 +384,8 @@ class SqliteStore(Reading):
             if any(releasing) and not keep_owner:
                 cursor.execute(self._queries["release"], (task_id, epoch))
                 released.append(True)
-            if any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events):
-                work.count = bump(cursor)
-                if len(events) > 1:
-                    note_tail(cursor, events[-1])
+            if work.counts and len(events) > 1:
+                note_tail(cursor, events[-1])
             return True
 
         def after(durable: bool) -> None:
@@ -384,7 +395,16 @@ class SqliteStore(Reading):
             if durable and work.count:
                 self._counted(work.count)
 
-        work = Work("append", body, lambda cursor: True if same(cursor, events) else None, after)
+        def written() -> bool:
+            if self._owned.get(task_id) != epoch:  # I4, also for the child of a fork
+                raise NotTogether
+            released.append(True)
+            return True
+
+        head = None if len(events) > 1 or guard is not None or blobs or keep_owner else lets_go(events[0])
+        together = None if head is None else Together(events, None, head, written)
+        counts = any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events)
+        work = Work("append", body, lambda cursor: True if same(cursor, events) else None, after, together, counts)
         return work
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:

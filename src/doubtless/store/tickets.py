@@ -16,10 +16,12 @@ from .schema import PLAIN
 class Waits:
     """What waits for a commit. `done`: the commit is over; `alone`: it was not written with the others.
 
-    What is `alone` is written by itself, which writes it, finds it standing, or says why it is refused.
+    What is `alone` is written by itself, which writes it, finds it standing, or says why it is refused. `what`: what it does.
     """
 
     __slots__ = ("alone", "done", "error")
+
+    what = "append"
 
     def __init__(self) -> None:
         self.done = False

@@ -230,6 +230,13 @@ VALUES (
 INSERT INTO events ({{columns}})
 VALUES ({{values}})
 
+-- name: begin_rows
+-- The first two rows of many tasks, {{new_row}} as often as there are rows, in the transaction that has written their heads.
+INSERT INTO events ({{columns}})
+SELECT *
+FROM (VALUES {{new_row}})
+WHERE column1 IS NOT NULL
+
 -- name: put_blob
 -- In the transaction of the event that names it; content that is there already stays as it is.
 INSERT INTO blobs (digest, content)
@@ -362,6 +369,15 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6, ?7, ?8, ?9)
 -- In the transaction of the TaskAccepted row and the TaskClaimed row behind it; the columns of a head, and the second row's hash.
 INSERT INTO tasks ({{head}}, tail_hash, claimed_at, tail_seq)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 2)
+
+-- name: begin_heads
+-- The same for many tasks, {{new_head}} as often as there are heads. Refused: one of them exists.
+INSERT INTO tasks ({{head}}, tail_hash, claimed_at, tail_seq)
+SELECT
+  {{new_head_columns}},
+  2
+FROM (VALUES {{new_head}})
+WHERE column1 IS NOT NULL
 
 -- name: head
 -- One read.
@@ -510,6 +526,16 @@ UPDATE tasks
 SET status = ?2, wake_at = ?3, why = ?4, updated_at = ?5, tail_seq = ?6, tail_hash = ?7, awaits = ?9
 WHERE task_id = ?1
   AND (?8 IS NULL OR status IN (SELECT value FROM json_each(?8)))
+
+-- name: end_heads
+-- `change_head` and `release` for many tasks that their owners let go, {{old_head}} as often as there are heads; behind their
+-- rows, which were checked against the epoch.
+UPDATE tasks
+SET
+  status = column2, wake_at = column3, why = column4, updated_at = column5, tail_seq = column6, tail_hash = column7,
+  awaits = column8, owner = NULL, epoch = NULL, claimed_at = NULL
+FROM (VALUES {{old_head}})
+WHERE task_id = column1
 
 -- name: open_case
 -- In the transaction of the CaseOpened row.
