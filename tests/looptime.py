@@ -18,3 +18,10 @@ def is_over_after(moment: asyncio.Event) -> asyncio.Task[None]:
         loop.time = lambda: past() + LIMIT  # type: ignore[method-assign]
 
     return loop.create_task(turn())
+
+
+def has_worked_for(seconds: float) -> None:
+    """Turn the running loop's clock by so much: as if it had been busy for so long, however fast the machine."""
+    loop = asyncio.get_running_loop()
+    past = loop.time
+    loop.time = lambda: past() + seconds  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds
+from tests.looptime import has_worked_for
 
 import doubtless.turns
 from doubtless import Doubtless, injected
@@ -52,6 +53,7 @@ def in_step(app: Doubtless, world: World, count: int, *, writes: int = 1) -> Any
         nonlocal here
         here += 1
         if here == count:
+            has_worked_for(1.0)  # longer than the last commit took: it pays to commit one half beside the other
             ready.set()
         await ready.wait()
         for n in range(writes):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..errors import DoubtlessError, StoreUnavailable, UsageError
-from ..events import Event, Instant, Kind, TaskStatus, draft, row_hash, seal
+from ..events import Event, Instant, Kind, TaskStatus, draft, dump, row_hash, seal
 from ..fold import placing
 from .base import Beginning, Claim, Head, Store
 
@@ -18,10 +20,16 @@ def beginning(accepted: Event, *, owner: str, epoch: int, now: Instant) -> Begin
     """The first two rows of a task whose run begins with it, sealed: what a claim and its first append would write."""
     refuse_no_task(accepted)
     claimed = draft(
-        accepted.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=epoch, data={"owner": owner}
+        accepted.task_id, Kind.TASK_CLAIMED, now, status=TaskStatus.RUNNING, epoch=epoch, data=_said_of(owner)
     )  # fmt: skip
     first, second = seal([accepted, claimed], 0, None)
     return Beginning(first, second, row_hash(second))
+
+
+@lru_cache(maxsize=16)
+def _said_of(owner: str) -> str:
+    """The same text for all tasks of one owner."""
+    return dump({"owner": owner})
 
 
 def begun_head(begun: Beginning, owner: str) -> Head:
