@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TABLES, PG = "store/sql/postgres/0001.sql", "store/pg/sharing.py"
+TABLES, PG, QUERIES = "store/sql/postgres/0001.sql", "store/pg/sharing.py", "store/sql/postgres.sql"
 STORE = "store/test_sharing.py::test_"
 LOOP = "postgres/test_loop_commits.py::test_"
 ASIDE = "tasks/test_loop_aside.py::test_"
@@ -42,7 +42,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: of shared rows only those count as written that the server names",
         PG,
-        "            if _key(ticket.event) in written:",
+        "            if _place(ticket) in written:",
         "            if failed is None:",
         (STORE + "a_row_whose_place_is_taken_is_refused_alone",),
     ),
@@ -73,7 +73,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: after a lost connection shared rows are looked up",
         PG,
-        "            written.update(self._standing(events))",
+        "            written.update(self._standing([ticket.event for ticket in tickets]))",
         "            pass",
         (WIRE + "rows_that_stand_after_a_cut_are_found_by_one_look_and_not_sent_again",),
     ),
@@ -188,6 +188,92 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "      AND (given.status IN ({{step_statuses}})) IS NOT FALSE\n",
         "",
         (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows checks the epoch of each as it is written",
+        QUERIES,
+        "  AND (SELECT task.epoch FROM {{schema}}.tasks AS task WHERE task.task_id = given.task_id) = given.epoch\n",
+        "",
+        (WIRE + "rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows leaves out those of frozen steps",
+        QUERIES,
+        "    given.guard IS NULL\n    OR NOT EXISTS",
+        "    true\n    OR NOT EXISTS",
+        (WIRE + "rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself",),
+    ),
+    (
+        "PostgreSQL: a freeze waits for shared attempts that have begun, and those that begin then see it",
+        QUERIES,
+        "WHERE step IN (given.guard, '*') FOR SHARE)",
+        "WHERE step IN (given.guard, '*'))",
+        (WIRE + "a_freeze_waits_for_the_attempts_that_share_a_statement_and_is_seen_by_those_that_begin_while_it_waits",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows leaves out a row whose place is taken",
+        QUERIES,
+        "      AND before.event_seq >= given.event_seq - 1\n    ORDER",
+        "      AND before.event_seq = given.event_seq - 1\n    ORDER",
+        (WIRE + "a_shared_statement_is_one_round_trip_when_a_place_in_it_is_taken",),
+    ),
+    (
+        "PostgreSQL: shared rows go through the function where a place was taken meanwhile",
+        "store/pg/arrays.py",
+        "        if error.sqlstate == _TAKEN:\n            return None\n",
+        "",
+        (WIRE + "a_place_that_is_taken_while_a_shared_statement_runs_refuses_its_row_alone",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows asks that each follows the row before",
+        QUERIES,
+        "  AND (\n    SELECT before.event_seq\n    FROM {{schema}}.events AS before\n    WHERE before.task_id = given.task_id\n"
+        "      AND before.event_seq >= given.event_seq - 1\n    ORDER BY before.event_seq DESC\n    LIMIT 1\n"
+        "  ) = given.event_seq - 1\n",
+        "",
+        (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows asks that they are chained",
+        QUERIES,
+        "  AND given.prev_hash IS NOT NULL\n",
+        "",
+        (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows asks that they bear a time",
+        QUERIES,
+        "  AND coalesce(given.started_at, given.finished_at) IS NOT NULL\n",
+        "",
+        (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows writes no task's",
+        QUERIES,
+        "  AND given.kind NOT IN ({{task_kinds}})\n",
+        "",
+        (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of shared rows asks that they bear a step's status",
+        QUERIES,
+        "  AND (given.status IN ({{step_statuses}})) IS NOT FALSE\n",
+        "",
+        (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
+    ),
+    (
+        "PostgreSQL: no shared row is written without the function where a commit is not durable",
+        QUERIES,
+        "WHERE {{durable}}\n  AND (SELECT task.epoch",
+        "WHERE (SELECT task.epoch",
+        (WIRE + "shared_rows_are_not_written_in_a_session_whose_commits_are_not_durable",),
+    ),
+    (
+        "PostgreSQL: shared rows bring the server's time now and then",
+        "store/pg/batch.py",
+        "if prepared and not given.timed and",
+        "if prepared and",
+        (WIRE + "now_and_then_a_shared_statement_tells_the_server_s_time",),
     ),
     (
         "the thread that commits for a loop ends",

@@ -143,10 +143,11 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
         "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "set_tail", "store_tail", "take_key", "thaw",
     }  # fmt: skip
     own = {
-        "accept", "append_direct", "append_direct_unfrozen", "append_heads", "append_rows", "append_several", "begin", "claimed", "clock", "create_schema", "due", "taken",
-        "has_schema", "is_migrated",
-        "living", "lock_migrations",
-        "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "triggers",
+        "accept", "append_direct", "append_direct_unfrozen", "append_heads", "append_rows", "append_several",
+        "append_shared_direct", "append_shared_direct_places", "append_shared_direct_unfrozen", "begin", "claimed", "clock",
+        "create_schema", "due", "has_schema", "is_migrated", "living", "lock_migrations",
+        "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "taken",
+        "triggers",
     }  # fmt: skip
     spelled_by_sqlite = {"links"}
     assert set(schema.queries("x")) == set(of_sqlite()) - inside - spelled_by_sqlite | own

@@ -17,8 +17,13 @@ from doubtless.events import STORE_TASK, Event, Kind, TaskStatus, draft, row_has
 from doubtless.store.base import Blob
 from doubtless.store.pg import sharing
 from doubtless.store.pg.appending import values_of
+from doubtless.store.pg.arrays import elements
+from doubtless.store.pg.batch import Rows
+from doubtless.store.pg.clock import LATELY
+from doubtless.store.pg.link import Session
 from doubtless.store.pg.mark import Mark
 from doubtless.store.postgres import PostgresStore
+from doubtless.store.tickets import Ticket
 from doubtless.testing import FakeClock
 
 Open = Callable[..., PostgresStore]
@@ -38,6 +43,15 @@ def through(url: str, server: Server, open_store: Open) -> Callable[[int], Postg
     """The store, reached through another port."""
     plain = "&sslmode=disable&gssencmode=disable"  # so that the first message is the start
     return lambda port: open_store(url.replace(f":{server.port}/", f":{port}/") + plain)
+
+
+@pytest.fixture(params=[True, False], ids=["direct", "function"])
+def either(request: pytest.FixtureRequest, open_store: Open) -> PostgresStore:
+    """A store whose shared statement is the one that is prepared; and one where that is the function, as behind a pooler."""
+    store = open_store()
+    store.info()
+    store._link.prepares = request.param
+    return store
 
 
 class Hand:
@@ -75,6 +89,19 @@ def together(store: PostgresStore, rows: list[Event], **options: Any) -> list[Do
     return [landed(store, ticket) for ticket in tickets]
 
 
+def direct(store: PostgresStore, session: Session, rows: list[Event]) -> Any:
+    """Write attempts in one prepared statement in this session; which of them it wrote, None: all."""
+    tickets = [Ticket(row, "pay", ()) for row in rows]
+    for ticket in tickets:
+        ticket.sent = elements(ticket.event, ticket.guard)
+    return store._sharing.statement.run(session, Rows(tickets, True, False, None, None, None), prepared=True)[0][1]
+
+
+def shared_statements(store: PostgresStore) -> set[bytes]:
+    """The names of the statements that many rows share."""
+    return {store._sharing.statement._name, *(name for name, _ in store._sharing.statement._direct._statements)}
+
+
 def landed(store: PostgresStore, ticket: Any) -> DoubtlessError | None:
     try:
         store.landed(ticket)
@@ -83,17 +110,19 @@ def landed(store: PostgresStore, ticket: Any) -> DoubtlessError | None:
     return None
 
 
+@pytest.mark.parametrize("blobs", [[], [Blob(b"d" * 32, b"content")]], ids=["rows", "content"])
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 def test_of_a_shared_statement_whose_connection_is_cut_each_row_is_in_the_log_once(
-    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]], when: str
-) -> None:
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], hands: Callable[..., list[Hand]], when: str,
+    blobs: list[Blob],
+) -> None:  # fmt: skip
     store = through(cutter.port)
     made = hands(store)
     for n in range(3):
         rows = [hand.row(n) for hand in made]
         cutter.answered.clear()
         cutter.order(when, "append_shared_", times=1)
-        assert together(store, rows, blobs=[Blob(b"d" * 32, b"content")]) == [None] * MANY
+        assert together(store, rows, blobs=blobs) == [None] * MANY
         assert [store.last(hand.task_id) for hand in made] == rows
     assert cutter.cuts == 3
     direct = open_store()
@@ -121,9 +150,9 @@ def test_a_row_that_is_refused_is_refused_alone_although_the_connection_is_cut(
 
 
 def test_a_shared_statement_is_one_round_trip_when_a_place_in_it_is_taken(
-    open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+    either: PostgresStore, hands: Callable[..., list[Hand]], clock: FakeClock
 ) -> None:
-    store = open_store()
+    store = either
     made = hands(store)
     rows = [hand.row() for hand in made]
     store.add("t-3", [draft("t-3", Kind.CANCEL_REQUESTED, clock.now(), data={"by": "anna", "why": "no longer wanted"})])
@@ -133,6 +162,139 @@ def test_a_shared_statement_is_one_round_trip_when_a_place_in_it_is_taken(
     ended = [landed(store, ticket) for ticket in tickets if ticket is not tickets[3]]
     assert ended == [None] * (MANY - 1)
     assert store._link.statements == before + 1
+    (session,) = store._link._idle
+    assert len(session.prepared & shared_statements(store)) == store._link.prepares  # not the function after it
+
+
+def test_a_place_that_is_taken_while_a_shared_statement_runs_refuses_its_row_alone(
+    open_store: Open, server: Server, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    store, other = open_store(), open_store()
+    made = hands(store)
+    rows = [hand.row() for hand in made]
+    tickets = [store.submit([row]) for row in rows]
+    taken = f"""INSERT INTO "{store.place.schema}".events (task_id, event_seq, kind, finished_at, boot_at, format, prev_hash)
+        SELECT 't-3', 2, 'CancelRequested', 1, 1, 1, decode('{rows[3].prev_hash.hex()}', 'hex')"""  # type: ignore[union-attr]
+    with server.connect() as person:
+        person.execute(b"BEGIN")
+        person.execute(taken.encode())
+        thread = threading.Thread(target=store.flush)
+        thread.start()
+        while not person.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+            assert thread.is_alive()
+        person.execute(b"COMMIT")
+        thread.join(PATIENCE)
+    assert [n for n, ticket in enumerate(tickets) if ticket is not None and ticket.alone] == [3]
+    ended = [landed(store, ticket) for ticket in tickets]
+    assert isinstance(ended[3], Moved)
+    assert [n for n, error in enumerate(ended) if error is not None] == [3]
+    assert [other.last(hand.task_id) == row for hand, row in zip(made, rows, strict=True)] == [n != 3 for n in range(MANY)]
+
+
+def test_a_freeze_waits_for_the_attempts_that_share_a_statement_and_is_seen_by_those_that_begin_while_it_waits(
+    open_store: Open, server: Server, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    store, other = open_store(), open_store()
+    made = hands(store, 4)
+    rows = [hand.row() for hand in made]
+    said: list[Any] = []
+
+    def freeze() -> None:
+        other.add(STORE_TASK, [draft(STORE_TASK, Kind.STORE_FROZEN, clock.now(), step_name="pay", data={"by": "a", "why": "b"})])
+
+    def late() -> None:
+        with Session.connect(store.place.conninfo, autocommit=True) as session:
+            said.append(direct(store, session, rows[2:]))
+
+    def waiting() -> int:
+        return len(looks.execute("SELECT DISTINCT pid FROM pg_locks WHERE NOT granted").fetchall())
+
+    with Session.connect(store.place.conninfo, autocommit=True) as session, server.connect() as looks:
+        session.execute(b"BEGIN")
+        assert direct(store, session, rows[:2]) is None
+        threads = [threading.Thread(target=freeze), threading.Thread(target=late)]
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            while waiting() < count:
+                assert thread.is_alive()
+        session.execute(b"COMMIT")
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert said == [[]]
+    assert set(other.frozen()) == {"pay"}
+    assert [other.last(hand.task_id) == row for hand, row in zip(made, rows, strict=True)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("setting", ["off", "local"])
+def test_shared_rows_are_not_written_in_a_session_whose_commits_are_not_durable(
+    open_store: Open, hands: Callable[..., list[Hand]], setting: str
+) -> None:
+    store = open_store()
+    rows = [hand.row() for hand in hands(store, 3)]
+    with Session.connect(store.place.conninfo, autocommit=True) as session:
+        session.execute(f"SET synchronous_commit = {setting}".encode())
+        assert direct(store, session, rows) == ([] if setting == "off" else None)  # local: no standby is waited for here
+    assert store.last("t-0") == rows[0] or setting == "off"
+
+
+def test_now_and_then_a_shared_statement_tells_the_server_s_time(
+    open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    store = open_store(own_clock=False)
+    made = hands(store, 3)
+    store.now()
+    for n, late in enumerate([0, LATELY + 1, 0]):
+        clock.advance(late / 1e6)
+        asked = store._clock._asked
+        assert together(store, [hand.row(n) for hand in made]) == [None] * 3
+        assert (store._clock._asked > asked) == (late > 0)
+    assert store.verify() == []
+
+
+def test_rows_of_every_shape_stand_as_they_were_put_down(either: PostgresStore, hands: Callable[..., list[Hand]]) -> None:
+    made = hands(either, 5)
+    full = {
+        "step_seq": 3, "path": "2.1", "step_name": "zahle \u00e4 \U0001f600", "kind": Kind.STEP_INTENDED, "status": "uncertain",
+        "attempt": 2, "effect_class": "non_idem_write", "idempotency_key": b"k" * 32, "input_hash": b"i" * 32, "started_at": 5, "finished_at": 6,
+    }  # fmt: skip
+    shapes: list[dict[str, Any]] = [
+        full | {"input_ref": b"r" * 32, "output_ref": b"o" * 32, "error": '"quoted" \\ {}', "data": b"p" * 32},
+        full | {"input_ref": 'inline:{"a":"\\n\\u0000"}', "output_ref": "inline:" + "x" * 3000, "data": '{"a":1}'},
+        {"step_seq": None, "path": None, "data": None},
+        {"path": "", "error": "", "data": None},
+        {},
+    ]
+    rows = [hand.row()._replace(**shape) for hand, shape in zip(made, shapes, strict=True)]
+    assert together(either, rows, guard="pay") == [None] * 5
+    assert [either.last(hand.task_id) for hand in made] == rows
+    assert all(session.prepared for session in either._link._idle) == either._link.prepares
+
+
+def test_of_a_large_log_each_shared_row_is_one_look_at_its_head_and_one_at_the_end_of_its_log(
+    open_store: Open, hands: Callable[..., list[Hand]]
+) -> None:
+    store = open_store()
+    made = hands(store)
+    with Session.connect(store.place.conninfo, autocommit=True) as session:
+        session.execute(f'SET search_path = "{store.place.schema}"'.encode())
+        session.execute(
+            b"INSERT INTO events (task_id, event_seq, kind, finished_at, boot_at, format)"
+            b" SELECT 'o-' || n, 1, 'TaskAccepted', 1, 1, 1 FROM generate_series(1, 3000) AS n;"
+            b" INSERT INTO tasks (task_id, task_name, status, input_hash, created_at, updated_at, queue, priority, tail_seq, tail_hash)"
+            b" SELECT 'o-' || n, 'm', 'ready', input_hash, 1, 1, '', 0, 1, tail_hash FROM tasks, generate_series(1, 3000) AS n"
+            b" WHERE task_id = 't-0';"
+            b" ANALYZE events, tasks"
+        )
+        looked = b"SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+        counts = looked + b" WHERE relname IN ('events', 'tasks')"
+        for n in range(7):  # after five of them a server may take one plan for all arguments
+            rows = [hand.row(n) for hand in made]
+            session.execute(b"BEGIN")
+            before = dict(session.execute(counts).fetchall())
+            assert direct(store, session, rows) is None
+            after = dict(session.execute(counts).fetchall())
+            assert {name: count - before.get(name, 0) for name, count in after.items()} == {"events": MANY, "tasks": MANY}
+            session.execute(b"COMMIT")
 
 
 @pytest.mark.parametrize("stand", [MANY, 5])
@@ -196,8 +358,10 @@ def test_while_the_server_cannot_be_reached_each_row_of_a_shared_statement_says_
     cutter.serve = real  # type: ignore[method-assign]
 
 
-def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(open_store: Open, hands: Callable[..., list[Hand]]) -> None:
-    store = open_store()
+def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(
+    either: PostgresStore, hands: Callable[..., list[Hand]]
+) -> None:
+    store = either
     made = hands(store, 4)
     rows = [hand.row() for hand in made]
     rows[1] = rows[1]._replace(idempotency_key=b"short")
@@ -224,9 +388,9 @@ def test_a_row_that_the_schema_refuses_does_not_harm_those_beside_it(open_store:
     ids=["gap", "chain", "time", "kind", "status"],
 )
 def test_what_no_row_of_a_log_may_be_is_not_written_with_others_either(
-    open_store: Open, hands: Callable[..., list[Hand]], fault: dict[str, Any]
+    either: PostgresStore, hands: Callable[..., list[Hand]], fault: dict[str, Any]
 ) -> None:
-    store = open_store()
+    store = either
     made = hands(store, 3)
     rows = [hand.row() for hand in made]
     rows[1] = rows[1]._replace(**fault)
@@ -238,9 +402,9 @@ def test_what_no_row_of_a_log_may_be_is_not_written_with_others_either(
 
 
 def test_rows_of_an_old_owner_and_of_a_frozen_step_are_refused_by_the_server_itself(
-    open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+    either: PostgresStore, open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
 ) -> None:
-    store, other = open_store(), open_store()
+    store, other = either, open_store()
     made = hands(store, 3)
     rows = [hand.row() for hand in made]
     tickets = [store.submit([row], guard="pay" if n == 2 else None) for n, row in enumerate(rows)]
@@ -394,8 +558,8 @@ def test_server_processes_that_are_ended_under_shared_statements_double_and_lose
                 begun.clear()
                 found = connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name = 'doubtless' AND query LIKE %s AND pid <> pg_backend_pid()",
-                    (f"%{store.place.schema}%append_shared%",),
+                    " WHERE application_name = 'doubtless' AND query LIKE ANY(%s) AND pid <> pg_backend_pid()",
+                    ([f"%{store.place.schema}%append_shared%", f"%{store.place.schema}%listed.task_id%"],),
                 ).fetchall()
                 ended += len(found)
 

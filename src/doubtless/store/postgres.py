@@ -79,7 +79,7 @@ class PostgresStore(Writing):
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
         self._append, self._direct = Appending(self._queries), Direct(self._queries)
         self._sharing = Sharing(
-            self._link, self._queries["append_shared"], clock=clock, took=self._clock.take, standing=self._standing,
+            self._link, self._queries, clock=clock, timed=self._wants_time, took=self._clock.take, standing=self._standing,
             newest=self._wrote,
         )  # fmt: skip
         self._batches = Batches(
@@ -110,6 +110,9 @@ class PostgresStore(Writing):
     def _at(self) -> int | None:
         """The time that a statement takes for now; None: the server's own."""
         return self._local().wall if self._own_clock else None
+
+    def _wants_time(self, boot: int) -> bool:
+        return not self._own_clock and self._clock.wants_time(boot)
 
     def _ask_time(self) -> None:
         sent = self._local()

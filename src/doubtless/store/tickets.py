@@ -30,7 +30,7 @@ class Waits:
 
 
 class Ticket(Waits):
-    """One sealed row. `sent`: its text, where it is sent as one: made when it is put down, while another commit is on its way."""
+    """One sealed row. `sent`: as it is sent, where that is made when it is put down, while another commit is on its way."""
 
     __slots__ = ("blobs", "event", "guard", "sent")
 
@@ -41,7 +41,7 @@ class Ticket(Waits):
         self.done = False
         self.alone = False
         self.error = None
-        self.sent = ""
+        self.sent: tuple[bytes, ...] = ()
 
 
 T = TypeVar("T")

@@ -1,20 +1,23 @@
-"""The statement of rows that share a commit, sent by libpq itself in one call, during which the interpreter is free.
+"""The statements of rows that share a commit, sent by libpq itself in one call, during which the interpreter is free.
 
-As `appending` does, it is prepared where no pooler is between.
+As `appending` does, they are prepared where no pooler is between.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from psycopg import pq
 from psycopg.errors import error_from_result
 
+from ..tickets import Ticket
+from .arrays import Arrays, arrays
 from .link import Row, Session
+from .rows import shared_row
 
 _pack = struct.Struct("!q").pack
 _unpack = struct.Struct("!q").unpack
@@ -24,33 +27,49 @@ _DUPLICATE = "42P05"
 
 
 class Rows(NamedTuple):
-    """Rows of many tasks, each as its text (`rows.shared_row`); and the content that they name, as two arrays.
+    """Rows of many tasks; and the content that they name, as two arrays.
 
-    `guarded`: the freeze of some step would refuse one of them. `gone`: called right before they are sent (`base.Store.flush`).
+    `guarded`: the freeze of some step would refuse one of them. `timed`: the store's clock is asked, too. `gone`: called right
+    before they are sent (`base.Store.flush`).
     """
 
-    rows: Sequence[str]
+    tickets: Sequence[Ticket]
     guarded: bool
+    timed: bool
     digests: Sequence[bytes] | None
     contents: Sequence[bytes] | None
     gone: Callable[[], None] | None
 
     def values(self) -> list[bytes | None]:
-        """As the statement takes them. Raises: UnicodeEncodeError for what is no text."""
-        sent, guarded = f"[{','.join(self.rows)}]".encode(), b"\1" if self.guarded else b"\0"
-        return [sent, _pack(len(self.rows)), guarded, _array(self.digests), _array(self.contents)]
+        """As the function takes them. Raises: UnicodeEncodeError for what is no text."""
+        rows = ",".join([shared_row(ticket.event, ticket.guard) for ticket in self.tickets])
+        guarded = b"\1" if self.guarded else b"\0"
+        return [f"[{rows}]".encode(), _pack(len(self.tickets)), guarded, _array(self.digests), _array(self.contents)]
 
 
 class Batch:
-    """The statement. Its name holds its text's digest: whoever else has prepared one of this name has prepared this one."""
+    """The function, which leaves out what is refused, writes content and tells the server's time; and the statement that writes
+    the same rows by itself where none of that is wanted, and no place is taken while it runs. Unprepared the function costs less.
 
-    def __init__(self, sql: str) -> None:
-        self._sql = sql.encode()
+    Its name holds its text's digest: whoever else has prepared one of this name has prepared this one.
+    """
+
+    def __init__(self, queries: Mapping[str, str]) -> None:
+        self._sql = queries["append_shared"].encode()
         self._name = b"append_shared_1_" + sha256(self._sql).hexdigest()[:32].encode()
+        self._direct = Arrays(queries)
 
     def run(self, session: Session, args: Any, *, prepared: bool) -> list[Row]:
-        """Run it: the store's clock, and which rows were written; None: all. Raises: psycopg.Error."""
+        """Run it: the store's clock, where it was asked, and which rows were written; None: all. Raises: psycopg.Error."""
         given: Rows = args
+        if prepared and not given.timed and given.digests is None:
+            values = arrays([ticket.sent for ticket in given.tickets])
+            self._direct.prepare(session, guarded=given.guarded)
+            if given.gone is not None:
+                given.gone()
+            found = self._direct.run(session, values, len(given.tickets), guarded=given.guarded)
+            if found is not None:
+                return found
         server, values = session.pgconn, given.values()
         if prepared and self._name not in session.prepared:
             self._prepare(session)

@@ -94,15 +94,39 @@ _UNTIMED = _literals(status for status in TaskStatus if status not in (*TERMINAL
 """A task in one of these has something to do when no time says until when it waits."""
 
 
-def _type(column: str) -> str:
+def type_of(column: str) -> str:
+    """A column's type, as statements take it."""
     return "bigint" if column in _INTEGERS else "bytea" if column in _DIGESTS else "text"
 
 
-APPENDED = (*(_type(column) for column in COLUMNS), "text", "bytea[]", "bytea[]")
+APPENDED = (*(type_of(column) for column in COLUMNS), "text", "bytea[]", "bytea[]")
 """The types of what `append` takes: a row's columns, the guarded step, content as two arrays.
 
 `append_direct` takes the row's columns, with `append_direct_unfrozen` also the guarded step.
 """
+
+
+NUMBERS = tuple(column for column in COLUMNS if column in _INTEGERS)
+WORDS = (*(column for column in COLUMNS if column not in _INTEGERS), "guard")
+"""What `append_shared_direct` takes: the numbers of all rows in one array, row by row, and of each other column an array."""
+
+NO_NUMBER = -(1 << 63)
+"""What stands for null in the array of numbers: without nulls each element of it has its place, and needs no search."""
+
+
+def _array(column: str) -> str:
+    return f"${WORDS.index(column) + 2}::{type_of(column)}[]"
+
+
+def _element(column: str) -> str:
+    """A column of the i-th row; those that always hold something are never compared with `NO_NUMBER`."""
+    if column == "task_id":
+        return "listed.task_id"
+    if column not in NUMBERS:
+        return f"({_array(column)})[listed.i] AS {column}"
+    number = f"($1::bigint[])[listed.i * {len(NUMBERS)} - {len(NUMBERS) - 1 - NUMBERS.index(column)}]"
+    always = column in ("event_seq", "boot_at", "format")
+    return f"{number if always else f'nullif({number}, {NO_NUMBER})'} AS {column}"
 
 
 def _from_json(place: int, column: str) -> str:
@@ -119,8 +143,10 @@ def _fill(schema: str) -> dict[str, str]:
         "values": ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1)),
         **{f"its_{column}": f"${place}" for place, column in enumerate(COLUMNS, 1)},
         "durable": _DURABLE,
-        "params": ", ".join(f"p_{column} {_type(column)}" for column in COLUMNS),
-        "typed_columns": ", ".join(f"{column} {_type(column)}" for column in COLUMNS),
+        "elements": ",\n    ".join(map(_element, (*COLUMNS, "guard"))),
+        "arrayed_task_id": _array("task_id"),
+        "params": ", ".join(f"p_{column} {type_of(column)}" for column in COLUMNS),
+        "typed_columns": ", ".join(f"{column} {type_of(column)}" for column in COLUMNS),
         "p_columns": ", ".join(f"p_{column}" for column in COLUMNS),
         "json_columns": ", ".join(_from_json(place, column) for place, column in enumerate(COLUMNS)),
         "head": ", ".join(Head._fields),

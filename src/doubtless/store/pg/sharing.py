@@ -6,18 +6,20 @@ have its turn takes all that lie there, in one round trip. One statement needs n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ... import host
 from ...errors import StoreError, StoreUnavailable
 from ...events import Event, Instant
 from ..base import Blob
 from ..tickets import Ticket, Waiting
+from .arrays import elements
 from .batch import Batch, Rows
 from .link import Link, Refusal, Row
-from .rows import blob_arrays, shared_row
+from .rows import blob_arrays
 
 MOST = 1000
 """How many rows go in one statement."""
@@ -30,23 +32,26 @@ class Sharing:
     """The rows that wait for a commit, and the commit that they share.
 
     `turn`: held by who is on the way to the server with a row. `standing`: which of these rows are in the log, compared whole.
-    `took`: takes in the server's clock, told after a statement that was sent at that moment.
+    `timed`: whether the server's clock is wanted when this machine's says so; `took`: takes it in, told after a statement that
+    was sent at that moment.
     """
 
     def __init__(
         self,
         link: Link,
-        sql: str,
+        queries: Mapping[str, str],
         *,
         clock: Callable[[], Instant],
+        timed: Callable[[int], bool],
         took: Callable[[int, Instant], None],
         standing: Callable[[Sequence[Event]], set[tuple[str, int]]],
         newest: Callable[[Event], None],
     ) -> None:
         self.begin()
         self._link = link
-        self.statement = Batch(sql)
+        self.statement = Batch(queries)
         self._clock = clock
+        self._timed = timed
         self._took = took
         self._standing = standing
         self._newest = newest
@@ -60,7 +65,8 @@ class Sharing:
     def put(self, event: Event, guard: str | None, blobs: Sequence[Blob] = ()) -> Ticket:
         """Put a row down; it is durable when its ticket is done and not alone."""
         ticket = Ticket(event, guard, blobs)
-        ticket.sent = shared_row(event, guard)
+        with contextlib.suppress(UnicodeEncodeError):  # what is no text is refused with its commit
+            ticket.sent = elements(event, guard)
         self.waiting.append(ticket)
         return ticket
 
@@ -94,13 +100,17 @@ class Sharing:
         written: set[tuple[str, int]] = set()
         failed: StoreUnavailable | None = None
         try:
-            self._write(tickets, written, gone)
+            if self._write(tickets, written, gone):
+                self._newest(tickets[-1].event)
+                for ticket in tickets:
+                    ticket.done = True
+                return
         except StoreUnavailable as error:
             failed = error
         except (Refusal, StoreError, ValueError):  # nothing was written: each asks for itself, so that a row's fault is its own
             pass
         for ticket in tickets:
-            if _key(ticket.event) in written:
+            if _place(ticket) in written:
                 self._newest(ticket.event)
             elif failed is None:
                 ticket.alone = True
@@ -108,37 +118,26 @@ class Sharing:
                 ticket.error = copied(failed)
             ticket.done = True
 
-    def _write(
-        self, tickets: list[Ticket], written: set[tuple[str, int]], gone: Callable[[], None] | None
-    ) -> None:  # fmt: skip
-        """Send these rows in one statement; `written`: takes in those that stand."""
-        events = [ticket.event for ticket in tickets]
-        rows = Rows(
-            [ticket.sent for ticket in tickets],
-            any(ticket.guard is not None for ticket in tickets),
-            *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]),
-            gone,
-        )
+    def _write(self, tickets: list[Ticket], written: set[tuple[str, int]], gone: Callable[[], None] | None) -> bool:
+        """Send these rows in one statement. True: all of them stand; `written`: takes in those that do where not all may."""
         sent = self._clock()
+        guarded = any(ticket.guard is not None for ticket in tickets)
+        blobs = [blob for ticket in tickets if ticket.blobs for blob in ticket.blobs]
+        rows = Rows(tickets, guarded, self._timed(sent.boot), *blob_arrays(blobs), gone)
 
         def stand() -> bool | None:
-            written.update(self._standing(events))
-            return True if len(written) == len(events) else None
+            written.update(self._standing([ticket.event for ticket in tickets]))
+            return True if len(written) == len(tickets) else None
 
         def made(found: list[Row]) -> bool:
             now, places = found[0]
-            self._took(now, sent)
-            if places is None:  # all of them
-                written.update(map(_key, events))
-            else:
+            if now is not None:
+                self._took(now, sent)
+            if places is not None:
                 written.update((task, seq) for seq, task in places)
-            return True
+            return places is None
 
-        self._link.write("append", self.statement, rows, stand, made)
-
-
-def _key(event: Event) -> tuple[str, int]:
-    return event.task_id, event.event_seq
+        return self._link.write("append", self.statement, rows, stand, made)
 
 
 def _place(ticket: Ticket) -> tuple[str, int]:

@@ -34,11 +34,13 @@ class Writing(Reading):
     _batches: Batches
     _append: Appending
     _direct: Direct
-    _own_clock: bool
     _local: Callable[[], Instant]
     now: Callable[[], Instant]
 
     def _begin(self, tickets: Sequence[Begun]) -> dict[str, Claim]:
+        raise NotImplementedError
+
+    def _wants_time(self, boot: int) -> bool:
         raise NotImplementedError
 
     def append(
@@ -123,7 +125,7 @@ class Writing(Reading):
             args = (*params_of(event), guard, *blob_arrays(blobs))
             self._write_rows([event], self._queries["append"], args, guard)
         else:
-            timed = not self._own_clock and self._clock.wants_time(event.boot_at)
+            timed = self._wants_time(event.boot_at)
             self._write_rows([event], self._append if timed else self._direct, values_of(event, guard), guard, timed=timed)
 
     def _may_append(self, events: Sequence[Event]) -> bool:
