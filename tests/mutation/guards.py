@@ -1361,8 +1361,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a row that is refused is taken out of the commit that it shares, and said",
         "store/sharing.py",
-        "                ticket.alone = True\n        cursor.execute",
-        "                pass\n        cursor.execute",
+        "            ticket.alone = True\n\n    def _do(",
+        "            pass\n\n    def _do(",
         ("store/test_sharing.py::test_a_row_of_a_step_that_is_frozen_meanwhile_is_refused_alone",),
     ),
     Guard(

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_ground import (
@@ -27,7 +28,7 @@ from store_ground import (
 )
 
 from doubtless.errors import StaleEpoch, TaskBusy
-from doubtless.events import Kind, draft
+from doubtless.events import Kind, draft, seal
 from doubtless.store.base import Claim, Store
 from doubtless.store.owners import alive
 
@@ -180,6 +181,24 @@ def test_a_task_that_ended_under_a_dead_owner_is_claimed_without_a_row(
     assert not claim.takeover
     assert claim.head.status == "done"
     assert store.rows("recon-1") == before
+
+
+@only_sqlite
+@pytest.mark.parametrize("trouble", ["the lock file was removed", "the store was closed"])
+def test_a_task_that_waits_to_be_begun_is_begun_by_an_owner_that_is_there(store: Any, clock: TurnClock, trouble: str) -> None:
+    before = store.begin(accepted("recon-1", clock()))
+    ticket = store.submit_begin(accepted("recon-2", clock()))
+    if trouble == "the store was closed":
+        store.release("recon-1", before.epoch)
+        store.close()
+    else:
+        os.unlink(Path(f"{store.path}.owners", before.head.owner))
+    claim = store.landed(ticket)
+    assert claim.head.owner != before.head.owner
+    assert store.owner_alive(claim.head.owner)
+    assert store.head("recon-2") == claim.head
+    store.append(seal([intended("recon-2", clock(), claim.epoch)], 2, claim.begun.digest))
+
 
 
 @only_sqlite

@@ -154,7 +154,14 @@ def test_what_is_refused_of_several_rows_is_refused_whole_and_harms_no_other(beg
     assert kinds(store, "b") == [Kind.TASK_ACCEPTED]
 
 
-def test_tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one(store: Any, clock: TurnClock) -> None:
+of_a_process = pytest.mark.parametrize("earlier", [False, True], ids=["the first claim of a process", "a later one"])
+"""SQLite writes a beginning together with others once this process has a lock file to name."""
+
+
+@of_a_process
+def test_tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one(store: Any, clock: TurnClock, earlier: bool) -> None:
+    if earlier:
+        store.begin(accepted("earlier", clock()))
     tickets = [store.submit_begin(accepted(name, clock())) for name in ("a", "b", "a")]
     claims = [store.landed(ticket) for ticket in tickets]
     assert [claim and (claim.head.task_id, claim.takeover) for claim in claims] == [("a", False), ("b", False), None]
@@ -181,10 +188,15 @@ class Breaks:
             raise KeyboardInterrupt
 
 
-def test_a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task(make_store: MakeStore, clock: TurnClock) -> None:
+@of_a_process
+def test_a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task(
+    make_store: MakeStore, clock: TurnClock, earlier: bool
+) -> None:
     breaks = Breaks()
     store: Any = make_store(hooks=breaks)
     store.info()
+    if earlier:
+        store.begin(accepted("earlier", clock()))
     ticket = store.submit_begin(accepted("a", clock()))
     breaks.at = "mark:write"
     with pytest.raises(KeyboardInterrupt):
@@ -214,12 +226,15 @@ def test_a_task_whose_beginning_by_itself_is_broken_into_after_its_commit_is_no_
     assert store.verify() == []
 
 
+@of_a_process
 def test_a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_somebody_was_faster(
-    make_store: MakeStore, clock: TurnClock
+    make_store: MakeStore, clock: TurnClock, earlier: bool
 ) -> None:
     breaks = Breaks()
     store: Any = make_store(hooks=breaks)
     store.info()
+    if earlier:
+        store.begin(accepted("earlier", clock()))
     ticket = store.submit_begin(accepted("a", clock()))
     breaks.at = "accept:before"
     with pytest.raises(KeyboardInterrupt):
@@ -228,7 +243,12 @@ def test_a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_
     assert store.landed(ticket) is None
     store.check_chain("a")
     assert make_store().info().suspect is False  # the mark counts nothing that was taken back
-    assert store.claim("a").takeover is False
+    claim = store.claim("a")
+    assert claim.takeover is False
+    (first,) = store.rows("a")
+    rows = seal([intended("a", clock(), claim.epoch), settled("a", clock(), claim.epoch)], 1, row_hash(first))
+    store.append(rows)
+    store.check_chain("a")  # what this process remembers of the log is what stands there
     assert store.verify() == []
 
 
@@ -363,6 +383,67 @@ def test_of_rows_that_change_heads_what_is_refused_is_refused_whole_and_harms_no
     with pytest.raises(errors[trouble]):
         store.landed(tickets[1])
     assert (store.head("b"), kinds(store, "b")) == before
+
+
+def ended(w: Writer, clock: TurnClock) -> list[Event]:
+    return w.seal(draft(w.task_id, Kind.TASK_ENDED, clock(), status="done", epoch=w.epoch, output_ref="inline:1"))
+
+
+def test_what_begins_what_ends_and_what_goes_on_share_one_commit(begin: Begin, store: Any, clock: TurnClock) -> None:
+    a, b, c = begin("a"), begin("b"), begin("c")
+    tickets = [
+        store.submit_begin(accepted("x", clock())),
+        store.submit(ended(a, clock)),
+        put(b, store, intended("b", clock(), b.epoch), guard="pay"),
+        store.submit(resumed(c, clock)),
+        store.submit_begin(accepted("y", clock())),
+    ]
+    with counted(store) as commits:
+        store.flush()
+    if isinstance(store, SqliteStore):
+        assert commits == [1]
+    for ticket in tickets:
+        assert ticket.done and not ticket.alone
+    claims = [store.landed(ticket) for ticket in tickets]
+    for claim in (claims[0], claims[4]):
+        assert store.head(claim.head.task_id) == claim.head
+        store.append(seal([intended(claim.head.task_id, clock(), claim.epoch)], 2, claim.begun.digest))
+    assert (store.head("a").status, store.head("a").owner) == ("done", None)
+    assert kinds(store, "b") == [Kind.TASK_ACCEPTED, Kind.STEP_INTENDED]
+    assert kinds(store, "c") == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED, Kind.STEP_INTENDED]
+    assert store.head("c").status == "running"
+    assert [problem for problem in store.verify() if "content of its policy" not in problem.what] == []
+
+
+@pytest.mark.parametrize("refused", ["y", "b", "d"], ids=["a task that exists", "an end after a cancel", "a row whose place is taken"])
+def test_of_what_begins_ends_and_goes_on_together_what_is_refused_harms_no_other(
+    begin: Begin, store: Any, make_store: MakeStore, clock: TurnClock, refused: str
+) -> None:
+    a, b, c, d = begin("a"), begin("b"), begin("c"), begin("d")
+    new = [store.submit_begin(accepted(name, clock())) for name in ("x", "y")]
+    ends = [store.submit(ended(w, clock)) for w in (a, b)]
+    rows = [put(w, store, intended(w.task_id, clock(), w.epoch)) for w in (c, d)]
+    if refused == "y":
+        assert make_store().accept(accepted("y", clock())) is None
+    else:
+        store.add(refused, [draft(refused, Kind.CANCEL_REQUESTED, clock(), data={"by": "anna", "why": "no longer wanted"})])
+    store.flush()
+    claim = store.landed(new[0])
+    assert store.head("x") == claim.head and store.rows("x") == list(claim.begun[:2])
+    store.landed(ends[0])
+    assert (store.head("a").status, store.head("a").owner) == ("done", None)
+    store.landed(rows[0])
+    assert kinds(store, "c") == [Kind.TASK_ACCEPTED, Kind.STEP_INTENDED]
+    if refused == "y":
+        assert store.landed(new[1]) is None
+        assert kinds(store, "y") == [Kind.TASK_ACCEPTED]
+        assert store.claim("y").takeover is False
+    else:
+        with pytest.raises(Moved):
+            store.landed({"b": ends[1], "d": rows[1]}[refused])
+        assert kinds(store, refused) == [Kind.TASK_ACCEPTED, Kind.CANCEL_REQUESTED]
+        assert store.head(refused).owner is not None
+    assert [problem for problem in store.verify() if "content of its policy" not in problem.what] == []
 
 
 def test_a_part_of_what_waits_is_the_oldest_of_each_kind(begin: Begin, store: Any, clock: TurnClock) -> None:

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_ground import Begin, Child, MakeStore, TurnClock, Writer, accepted, intended, parked, settled
@@ -54,6 +55,20 @@ def test_the_mark_follows_claims_parks_and_ends_and_no_append(begin: Begin, stor
     w.append(parked("recon-1", clock(), w.epoch))
     assert _mark(store).generation == 2
     assert store.verify() == []
+
+
+def test_the_mark_follows_a_commit_of_many_beginnings_and_ends(begin: Begin, store: SqliteStore, clock: TurnClock) -> None:
+    writers = [begin(name) for name in "ab"]
+    since = _mark(store).generation
+    tickets: list[Any] = [store.submit_begin(accepted(name, clock())) for name in "xy"]
+    tickets += [store.submit(w.seal(parked(w.task_id, clock(), w.epoch))) for w in writers]
+    store.flush()
+    assert _mark(store).generation == since + 1
+    for ticket in tickets:
+        store.landed(ticket)
+    assert _mark(store).generation == since + 1
+    store.begin(accepted("z", clock()))
+    assert _mark(store).generation == since + 2
 
 
 def test_the_mark_is_never_lowered_nor_made_anew_nor_anothers(store: SqliteStore) -> None:
