@@ -296,29 +296,30 @@ def draft(
 def intent_row(
     task_id: str, now: Instant, step_seq: int, path: str, step_name: str, effect_class: str, idempotency_key: bytes,
     input_hash: bytes, input_ref: str | bytes, data: str | bytes | None, epoch: int | None, error: str | None,
+    seq: int = 0, prev: bytes | None = None,
 ) -> Event:  # fmt: skip
-    """The draft of an intent, with its first attempt."""
+    """The draft of an intent, with its first attempt; with the place that it will most likely have, if one is given."""
     row = (
-        task_id, 0, step_seq, path, step_name, _INTENDED, _UNCERTAIN, 1, effect_class, idempotency_key, input_hash, input_ref,
-        None, error, data, now[0], None, now[1], epoch, FORMAT, None,
+        task_id, seq, step_seq, path, step_name, _INTENDED, _UNCERTAIN, 1, effect_class, idempotency_key, input_hash, input_ref,
+        None, error, data, now[0], None, now[1], epoch, FORMAT, prev,
     )  # fmt: skip
     return _make(Event, row)
 
 
 def done_row(
     task_id: str, now: Instant, step_seq: int, path: str, step_name: str, attempt: int, output_ref: str | bytes | None,
-    error: str | None, epoch: int | None, read_since: int | None,
+    error: str | None, epoch: int | None, read_since: int | None, seq: int = 0, prev: bytes | None = None,
 ) -> Event:  # fmt: skip
-    """The draft of the row that settles a step as done; `read_since`: of a read, when it began."""
+    """The draft of the row that settles a step as done, likewise; `read_since`: of a read, when it began."""
     row = (
-        task_id, 0, step_seq, path, step_name, _SETTLED, _DONE, attempt, None if read_since is None else _READ, None, None, None,
-        output_ref, error, None, read_since, now[0], now[1], epoch, FORMAT, None,
+        task_id, seq, step_seq, path, step_name, _SETTLED, _DONE, attempt, None if read_since is None else _READ, None, None, None,
+        output_ref, error, None, read_since, now[0], now[1], epoch, FORMAT, prev,
     )  # fmt: skip
     return _make(Event, row)
 
 
-_INTENDED, _UNCERTAIN, _SETTLED = Kind.STEP_INTENDED, StepStatus.UNCERTAIN, Kind.STEP_SETTLED
-_DONE, _READ = StepStatus.DONE, Effect.READ
+_INTENDED, _UNCERTAIN, _SETTLED = Kind.STEP_INTENDED.value, StepStatus.UNCERTAIN.value, Kind.STEP_SETTLED.value
+_DONE, _READ = StepStatus.DONE.value, Effect.READ.value
 
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 """JSON of `data` and `error` columns: plain JSON values only."""
@@ -349,6 +350,8 @@ def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> lis
     """Give drafts the places after `last_seq` and chain them: gapless, each with the hash of the one before."""
     if len(drafts) == 1:
         event = drafts[0]
+        if event[1] == last_seq + 1 and event[-1] == last_hash:  # it was drafted for this place
+            return [event]
         return [_make(Event, (event[0], last_seq + 1, *event[2:-1], last_hash))]
     sealed: list[Event] = []
     for event in drafts:

@@ -331,9 +331,11 @@ def intent(
     if not content.known(definition.definition_hash):
         blobs.append(Blob(definition.definition_hash, definition.policy_text.encode()))
     data = definition.definition_hash if given.once is None else intent_data(definition, given.once, turn)
+    log = run.log
     row = intent_row(
-        run.task_id, now, step_seq, path, definition.name, definition.effect, key, given.digest, ref, data, run.log.epoch, error
-    )
+        run.task_id, now, step_seq, path, definition.name, definition.effect, key, given.digest, ref, data, log.epoch, error,
+        log.seq + 1, log.hash,
+    )  # fmt: skip
     return row, blobs
 
 

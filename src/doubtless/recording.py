@@ -52,7 +52,10 @@ def settled_rows(
     now = run.runtime.store.now()
     error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
     began = started.wall if effect == Effect.READ else None
-    settled = done_row(run.task_id, now, step_seq, path, name, number, output.ref, error, run.log.epoch, began)
+    log = run.log
+    settled = done_row(
+        run.task_id, now, step_seq, path, name, number, output.ref, error, log.epoch, began, log.seq + 1, log.hash
+    )  # fmt: skip
     if once is not None:
         settled = settled._replace(data=dump({"once": once}))
     if path[0] == UNDO:
