@@ -77,7 +77,7 @@ async def adrive_step(run: Run, definition: StepDefinition, path: str, given: In
                     frame = request.frame
                     done = finish_call(frame, reply)
                     if done is not None:
-                        return done[0] if frame.flight is None else await _landed_result(run, frame, reply, done[0])
+                        return done[0] if is_told(frame) else await _landed_result(run, frame, reply, done[0])
         except (StoreError, StaleEpoch) as error:
             raise run.broken(error) from error
     return await adrive(run, run_step(run, definition, path, given, shares=True))
@@ -106,7 +106,7 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 except BaseException as error:  # noqa: BLE001 - nothing was written, nothing is called
                     reply, go_on = error, loop.throw
     except StopIteration as end:
-        if frame is None or frame.flight is None:
+        if frame is None or is_told(frame):
             return end.value
         return await _landed_result(run, frame, reply, end.value)
     except (StoreError, StaleEpoch) as error:
@@ -138,18 +138,25 @@ async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessE
 
     However the wait ends, what came of the row is known then.
     """
-    interrupted: BaseException | None = None
+    interrupted, frame.interrupted = frame.interrupted, None
     flight, frame.flight = frame.flight, None
-    assert flight is not None
-    try:
-        await (run.turn or turn_of(run.runtime.store)).end(flight.ticket)
-    except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
-        interrupted = error
+    if flight is None:
+        return interrupted, None
+    if interrupted is None and not flight.ticket.done:
+        try:
+            await (run.turn or turn_of(run.runtime.store)).end(flight.ticket)
+        except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
+            interrupted = error
     try:
         run.log.landed(flight)
     except DoubtlessError as error:
         return interrupted, error
     return interrupted, None
+
+
+def is_told(frame: Frame) -> bool:
+    """Whether nothing is left to wait for, or to tell, before the output of the call is handed on."""
+    return frame.flight is None and frame.interrupted is None
 
 
 async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> Any:
@@ -227,15 +234,18 @@ async def call_async(run: Run, request: Invoke) -> Reply:
     threaded = not (frame.definition.is_async if frame.what == "call" else is_async(request.fn))
     waiter: asyncio.Future[None] = loop.create_future()
 
-    def wake(_: object = None) -> None:
+    def wake(why: object = None) -> None:
         if not waiter.done():
-            waiter.set_result(None)
+            if isinstance(why, BaseException):
+                waiter.set_exception(why)
+            else:
+                waiter.set_result(None)
 
     call: asyncio.Future[Returned | Raised]
     if threaded:
         call = in_thread(request)
     else:
-        call = frame.call = loop.create_task(awaited(request, wake))
+        call = frame.call = loop.create_task(awaited(request, waiter, wake))
     call.add_done_callback(wake)
     times = run.times or times_of(loop)
     times.watch(wake, request.timeout_us / 1e6)
@@ -246,7 +256,10 @@ async def call_async(run: Run, request: Invoke) -> Reply:
             frame.call = None  # its context has the frame: without a cycle both are gone at once
             return _reply(call)
     except BaseException as error:  # the run itself is cancelled: rule 7
-        if isinstance(error, GeneratorExit):
+        if frame.finished is not None and frame.finished[0] is not None:  # its output stands: first it is handed on
+            frame.interrupted, frame.call = error, None
+            return _reply(call)
+        if isinstance(error, GeneratorExit) or frame.finished is not None:
             raise
         interrupted = error
     finally:
@@ -303,13 +316,14 @@ async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threade
     return None
 
 
-async def awaited(request: Invoke, wake: Callable[[object], None]) -> Returned | Raised:
+async def awaited(request: Invoke, waiter: asyncio.Future[None], wake: Callable[[object], None]) -> Returned | Raised:
     """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop.
 
-    `wake`: whoever waits for it, called here at once and not by the loop when it sees that this task is done.
+    Meaning: an output whose row shares a commit is recorded here, while somebody waits for it: who waits is woken once, when
+    that row has landed. `wake`: that one, called here at once and not by the loop when it sees that this task is done.
     """
     frame = request.frame
-    current.set(frame)
+    token = current.set(frame)
     frame.entered = True
     if frame.call is not None:
         frame.call.remove_done_callback(wake)
@@ -325,10 +339,24 @@ async def awaited(request: Invoke, wake: Callable[[object], None]) -> Returned |
         forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
     if frame.call is not None:
         try:
+            if frame.shares and type(reply) is Returned and not waiter.done():
+                current.reset(token)
+                finish_here(frame, reply)
+                if frame.flight is not None:
+                    (frame.run.turn or turn_of(frame.run.runtime.store)).then(frame.flight.ticket, wake)
+                    return reply
             wake(None)
-        except RuntimeError:  # its event loop is closed: nobody waits any more
+        except (RuntimeError, ValueError):  # its event loop is closed, or gone with its context: nobody waits any more
             pass
     return reply
+
+
+def finish_here(frame: Frame, reply: Returned) -> None:
+    """Record what a call has returned; what that gives, or raises, is for whoever waits for the call."""
+    try:
+        frame.finished = finish_call(frame, reply), None
+    except BaseException as error:  # noqa: BLE001
+        frame.finished = None, error
 
 
 def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:

@@ -244,6 +244,11 @@ def unwritten(run: Run, definition: StepDefinition, refusal: DoubtlessError) -> 
 
 def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
     """Record what came of the call. The output in a tuple, or None: decide again."""
+    if frame.finished is not None:
+        (done, error), frame.finished = frame.finished, None
+        if error is not None:
+            raise error
+        return done
     run, definition = frame.run, frame.definition
     if frame.path[0] == UNDO or UNDO in run.task_id:
         said = heard(run.task_id, frame.path, reply)

@@ -74,6 +74,19 @@ class Aside:
                 self._over.set()
 
 
+Over = Callable[[BaseException | None], None]
+"""What is told that a commit is over; with a signal's exception, if one broke in on it."""
+
+
+def _over(future: asyncio.Future[None], failed: BaseException | None) -> None:
+    if future.done():
+        return
+    if failed is None:
+        future.set_result(None)
+    else:
+        future.set_exception(failed)
+
+
 class Turn:
     """Commits what was put down in one store in one turn of a loop; whoever waits goes on after it.
 
@@ -86,7 +99,7 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
         self._loop = loop
         self._store = store
-        self._waiting: deque[tuple[Shared, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[Shared, Over]] = deque()
         self._aside = Aside()
         self._under_way: asyncio.TimerHandle | None = None
         self._in_step = True  # nobody came while the last commit was made
@@ -95,10 +108,14 @@ class Turn:
     def end(self, ticket: Shared) -> asyncio.Future[None]:
         """Done when this row, which was put down just now, has been committed, or refused."""
         future = self._loop.create_future()
+        self.then(ticket, partial(_over, future))
+        return future
+
+    def then(self, ticket: Shared, over: Over) -> None:
+        """Call this, which raises nothing, when that row has been committed, or refused."""
         if not self._waiting and self._under_way is None:
             self._loop.call_soon(self._commit)
-        self._waiting.append((ticket, future))
-        return future
+        self._waiting.append((ticket, over))
 
     def _commit(self) -> None:
         count, now = len(self._waiting), self._loop.time()
@@ -127,22 +144,17 @@ class Turn:
             self._under_way.cancel()
             self._under_way = None
         self._ended = self._loop.time()
-        over: list[asyncio.Future[None]] = []
+        told: list[Over] = []
         while self._waiting and (self._waiting[0][0].done or failed is not None):
-            over.append(self._waiting.popleft()[1])
-        if not over:  # nothing was committed: each looks for itself
-            over = [future for _, future in self._waiting]
+            told.append(self._waiting.popleft()[1])
+        if not told:  # nothing was committed: each looks for itself
+            told = [over for _, over in self._waiting]
             self._waiting.clear()
         self._in_step = not self._waiting
         if self._waiting:
             self._commit()
-        for future in over:
-            if future.done():
-                continue
-            if failed is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failed)
+        for over in told:
+            over(failed)
 
     def _flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> BaseException | None:
         try:
