@@ -119,6 +119,8 @@ async def make_call(run: Run, request: Invoke) -> Reply:
     Raises: as what the row was refused, or what interrupted the wait for it; then nothing was written, and nothing is called.
     """
     frame = request.frame
+    if frame.definition.is_async if frame.what == "call" else is_async(request.fn):
+        return await Call(run, request).made()
     if frame.flight is not None:
         interrupted, error = await land(run, frame)
         if error is not None:
@@ -128,8 +130,6 @@ async def make_call(run: Run, request: Invoke) -> Reply:
         frame.landed = True
         if not may_call(frame):
             return None
-    if frame.definition.is_async if frame.what == "call" else is_async(request.fn):
-        return await call_async(run, request)
     return await call_seated(run, request)
 
 
@@ -139,19 +139,25 @@ async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessE
     However the wait ends, what came of the row is known then.
     """
     interrupted, frame.interrupted = frame.interrupted, None
-    flight, frame.flight = frame.flight, None
-    if flight is None:
+    if frame.flight is None:
         return interrupted, None
-    if interrupted is None and not flight.ticket.done:
+    if interrupted is None and not frame.flight.ticket.done:
         try:
-            await (run.turn or turn_of(run.runtime.store)).end(flight.ticket)
+            await (run.turn or turn_of(run.runtime.store)).end(frame.flight.ticket)
         except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
             interrupted = error
+    return interrupted, take_in(run, frame)
+
+
+def take_in(run: Run, frame: Frame) -> DoubtlessError | None:
+    """Take in the row that was on its way, committed now if it is not yet; what it was refused as, and is again if asked."""
+    assert frame.flight is not None
     try:
-        run.log.landed(flight)
+        run.log.landed(frame.flight)
     except DoubtlessError as error:
-        return interrupted, error
-    return interrupted, None
+        return error
+    frame.flight = None
+    return None
 
 
 def is_told(frame: Frame) -> bool:
@@ -163,7 +169,7 @@ async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> An
     """The output, once the row that settles its step is durable."""
     interrupted, error = await land(run, frame)
     if error is not None:  # rule 6: it is recorded all the same, by itself
-        frame.shares = False
+        frame.shares, frame.flight = False, None
         try:
             done = finish_call(frame, reply)
         except (StoreError, StaleEpoch) as failed:
@@ -223,55 +229,142 @@ async def call_seated(run: Run, request: Invoke) -> Reply:
                 return Raised(parking, entered=False)
             if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):
                 return None  # it is too late for it, which is recorded
-        return await call_async(run, request)
+        return await Call(run, request, threaded=True).made()
     finally:
         free.release()
 
 
-async def call_async(run: Run, request: Invoke) -> Reply:
-    """Call as an `asyncio.Task` of its own, or a sync function in a thread; give up at its timeout."""
-    frame, loop = request.frame, asyncio.get_running_loop()
-    threaded = not (frame.definition.is_async if frame.what == "call" else is_async(request.fn))
-    waiter: asyncio.Future[None] = loop.create_future()
+class Call:
+    """One call on the event loop: as an `asyncio.Task` of its own, or of a sync function in a thread.
 
-    def wake(why: object = None) -> None:
-        if not waiter.done():
-            if isinstance(why, BaseException):
-                waiter.set_exception(why)
+    Whoever waits for it is woken once. What comes before is called back by the loop: the call begins when its row has landed
+    (`row_landed`), and its own task records what it returned (`work`), whose row has landed, too, when it is handed on
+    (`output_landed`). Wherever something stands against that, whoever waits looks for himself.
+    """
+
+    __slots__ = ("call", "context", "frame", "loop", "request", "run", "threaded", "times", "turn", "waiter")
+
+    def __init__(self, run: Run, request: Invoke, threaded: bool = False) -> None:
+        self.run = run
+        self.request = request
+        self.frame = request.frame
+        self.threaded = threaded
+        self.loop = asyncio.get_running_loop()
+        self.turn = run.turn or turn_of(run.runtime.store)
+        self.times = run.times or times_of(self.loop)
+        self.waiter: asyncio.Future[None] = self.loop.create_future()
+        self.call: asyncio.Future[Returned | Raised] | None = None
+
+    async def made(self) -> Reply:
+        """Make it, when the attempt's row is durable, and give it up at its timeout; as `make_call`."""
+        run, frame, interrupted = self.run, self.frame, None
+        try:
+            if frame.flight is None:
+                self.begin()
             else:
-                waiter.set_result(None)
-
-    call: asyncio.Future[Returned | Raised]
-    if threaded:
-        call = in_thread(request)
-    else:
-        call = frame.call = loop.create_task(awaited(request, waiter, wake))
-    call.add_done_callback(wake)
-    times = run.times or times_of(loop)
-    times.watch(wake, request.timeout_us / 1e6)
-    interrupted: BaseException | None = None
-    try:
-        await waiter
-        if call.done():
-            frame.call = None  # its context has the frame: without a cycle both are gone at once
+                self.context = contextvars.copy_context()
+                self.turn.then(frame.flight.ticket, self.row_landed)
+            await self.waiter
+        except BaseException as error:  # noqa: BLE001 - the run itself is cancelled: rule 7
+            interrupted = error
+        call = self.call
+        if call is None:
+            return self.not_begun(interrupted)
+        self.times.forget(self.wake)
+        if interrupted is None and call.done():
             return _reply(call)
-    except BaseException as error:  # the run itself is cancelled: rule 7
-        if frame.finished is not None and frame.finished[0] is not None:  # its output stands: first it is handed on
-            frame.interrupted, frame.call = error, None
+        if interrupted is not None and frame.finished is not None and frame.finished[0] is not None:
+            frame.interrupted = interrupted  # its output stands: first it is handed on
             return _reply(call)
-        if isinstance(error, GeneratorExit) or frame.finished is not None:
-            raise
-        interrupted = error
-    finally:
-        times.forget(wake)
-    reply = await give_up(call, frame, threaded)
-    if interrupted is not None:
+        if isinstance(interrupted, GeneratorExit) or frame.finished is not None:
+            assert interrupted is not None
+            raise interrupted
+        reply = await give_up(call, frame, self.threaded)
+        if interrupted is not None:
+            if isinstance(reply, Returned):
+                run.late(frame, reply)  # it came through all the same: evidence
+            return Raised(interrupted, running=reply is None and frame.entered, entered=frame.entered)
         if isinstance(reply, Returned):
-            run.late(frame, reply)  # it came through all the same: evidence
-        return Raised(interrupted, running=reply is None and frame.entered, entered=frame.entered)
-    if isinstance(reply, Returned):
+            return reply
+        return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
+
+    def wake(self, why: object = None) -> None:
+        """Wake whoever waits for it, unless that has happened; with what broke in on a commit, if something did."""
+        if not self.waiter.done():
+            if isinstance(why, BaseException):
+                self.waiter.set_exception(why)
+            else:
+                self.waiter.set_result(None)
+
+    def begin(self) -> None:
+        self.call = in_thread(self.request) if self.threaded else self.loop.create_task(self.work())
+        self.call.add_done_callback(self.wake)
+        self.times.watch(self.wake, self.request.timeout_us / 1e6)
+
+    def row_landed(self, failed: BaseException | None) -> None:
+        """Begin, if the attempt's row is durable and somebody still waits."""
+        try:
+            if failed is None and not self.waiter.done() and take_in(self.run, self.frame) is None:
+                self.frame.landed = True
+                if may_call(self.frame):
+                    self.context.run(self.begin)
+                    return
+        except BaseException as error:  # noqa: BLE001
+            failed = error
+        self.wake(failed)
+
+    def not_begun(self, interrupted: BaseException | None) -> Raised | None:
+        """Why it was not made: interrupted before its row was durable, or too late, which is recorded."""
+        if self.frame.flight is not None:
+            error = take_in(self.run, self.frame)
+            if error is not None:
+                raise interrupted or error
+            if interrupted is not None:
+                return Raised(interrupted, entered=False)
+        if interrupted is not None:
+            raise interrupted
+        return None
+
+    async def work(self) -> Returned | Raised:
+        """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop.
+
+        An output whose row shares a commit is recorded here, while somebody waits for it.
+        """
+        frame, request = self.frame, self.request
+        token = current.set(frame)
+        frame.entered = True
+        if self.call is not None:
+            self.call.remove_done_callback(self.wake)  # it is called here at once, and not when the loop sees that this is done
+        before = forks.times
+        try:
+            value = frame.run.runtime.invoke(request.fn, request.kwargs)
+            if type(value) is CoroutineType or isinstance(value, Awaitable):
+                value = await value
+            reply: Returned | Raised = Returned(value)
+        except BaseException as error:  # noqa: BLE001
+            reply = Raised(error)
+        if forks.times != before:
+            forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
+        try:
+            if frame.shares and type(reply) is Returned and not self.waiter.done():
+                current.reset(token)
+                finish_here(frame, reply)
+                if frame.flight is not None:
+                    self.turn.then(frame.flight.ticket, self.output_landed)
+                    return reply
+            self.wake()
+        except (RuntimeError, ValueError):  # its event loop is closed, or gone with its context: nobody waits any more
+            pass
         return reply
-    return Overran(running=reply is None) if frame.entered else Raised(NotSent("its turn did not come within its timeout"))
+
+    def output_landed(self, failed: BaseException | None) -> None:
+        """Hand the output on; where its row was refused, whoever waits is told so again."""
+        try:
+            if failed is None and not self.waiter.done():
+                take_in(self.run, self.frame)
+        except BaseException as error:  # noqa: BLE001
+            failed = error
+        self.wake(failed)
 
 
 def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
@@ -314,41 +407,6 @@ async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threade
     run.left_behind(frame)
     call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
     return None
-
-
-async def awaited(request: Invoke, waiter: asyncio.Future[None], wake: Callable[[object], None]) -> Returned | Raised:
-    """Call an async function; whatever it raises is its outcome, also what an `asyncio.Task` would let through its loop.
-
-    Meaning: an output whose row shares a commit is recorded here, while somebody waits for it: who waits is woken once, when
-    that row has landed. `wake`: that one, called here at once and not by the loop when it sees that this task is done.
-    """
-    frame = request.frame
-    token = current.set(frame)
-    frame.entered = True
-    if frame.call is not None:
-        frame.call.remove_done_callback(wake)
-    before = forks.times
-    try:
-        value = frame.run.runtime.invoke(request.fn, request.kwargs)
-        if type(value) is CoroutineType or isinstance(value, Awaitable):
-            value = await value
-        reply: Returned | Raised = Returned(value)
-    except BaseException as error:  # noqa: BLE001
-        reply = Raised(error)
-    if forks.times != before:
-        forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
-    if frame.call is not None:
-        try:
-            if frame.shares and type(reply) is Returned and not waiter.done():
-                current.reset(token)
-                finish_here(frame, reply)
-                if frame.flight is not None:
-                    (frame.run.turn or turn_of(frame.run.runtime.store)).then(frame.flight.ticket, wake)
-                    return reply
-            wake(None)
-        except (RuntimeError, ValueError):  # its event loop is closed, or gone with its context: nobody waits any more
-            pass
-    return reply
 
 
 def finish_here(frame: Frame, reply: Returned) -> None:

@@ -43,12 +43,12 @@ class Frame:
     `given`: the params that task code asks with (None: the step is settled before task code runs). `record`: what was
     logged when the call was decided. `started`: when. `overrun`: the call was taken away from whoever waits for it.
     `allowed`: by a person, however late it is. `flight`: its row that is on its way to a commit that other tasks share; its
-    driver waits for that (`call`: the asyncio.Task of an async one; `shares`: it can); `landed`: its attempt's row is durable.
+    driver waits for that (`shares`: it can); `landed`: its attempt's row is durable.
     `finished`: what recording it gave or raised, where that task has done it; `interrupted`: what broke in on the wait for it.
     """
 
     __slots__ = (
-        "allowed", "attempt", "call", "deadline", "definition", "done", "entered", "finished", "flight", "given", "interrupted",
+        "allowed", "attempt", "deadline", "definition", "done", "entered", "finished", "flight", "given", "interrupted",
         "landed", "name", "overrun", "path", "policy", "record", "run", "shares", "started", "step_seq", "what",
     )  # fmt: skip
 
@@ -75,7 +75,6 @@ class Frame:
         self.shares = False
         self.flight: Flight | None = None
         self.landed = True
-        self.call: asyncio.Future[Any] | None = None
         self.finished: tuple[tuple[Any] | None, BaseException | None] | None = None
         self.interrupted: BaseException | None = None
 

@@ -312,8 +312,8 @@ def done_row(
 ) -> Event:  # fmt: skip
     """The draft of the row that settles a step as done, likewise; `read_since`: of a read, when it began."""
     row = (
-        task_id, seq, step_seq, path, step_name, _SETTLED, _DONE, attempt, None if read_since is None else _READ, None, None, None,
-        output_ref, error, None, read_since, now[0], now[1], epoch, FORMAT, prev,
+        task_id, seq, step_seq, path, step_name, _SETTLED, _DONE, attempt, None if read_since is None else _READ, None, None,
+        None, output_ref, error, None, read_since, now[0], now[1], epoch, FORMAT, prev,
     )  # fmt: skip
     return _make(Event, row)
 

@@ -1333,8 +1333,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "an async write is called when the commit that its row shares is made",
         "adrivers.py",
-        "    if frame.flight is not None:\n        interrupted, error = await land(run, frame)",
-        "    if False:\n        interrupted, error = await land(run, frame)",
+        "            if frame.flight is None:\n                self.begin()",
+        "            if True:\n                self.begin()",
         (SHARED + "on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
     ),
     Guard(
