@@ -100,15 +100,24 @@ def full_disk(store: Any, full: bool) -> None:
         store._link.__dict__.pop("write", None)
 
 
-def paying(app: Doubtless, world: World, steps: int = 3, seen: list[list[str]] | None = None) -> Any:
+def paying(
+    app: Doubtless, world: World, steps: int = 3, seen: list[list[str]] | None = None, threaded: bool = False
+) -> Any:  # fmt: skip
     """An async task of some writes, each of which looks from outside at what is durable when it is called."""
+
+    def paid(task: str, n: int, key: str) -> dict[str, Any]:
+        if seen is not None:
+            seen.append(on_disk(app, task))
+        return world.do(f"{task}:{n}", None, key)
 
     @app.step(effect="idem_write")
     async def pay(task: str, n: int, idempotency_key: str = injected()) -> dict[str, Any]:
-        if seen is not None:
-            seen.append(on_disk(app, task))
         await asyncio.sleep(0)
-        return world.do(f"{task}:{n}", None, idempotency_key)
+        return paid(task, n, idempotency_key)
+
+    @app.step(effect="idem_write")
+    def pay_aside(task: str, n: int, idempotency_key: str = injected()) -> dict[str, Any]:
+        return paid(task, n, idempotency_key)
 
     @app.step(effect="read")
     async def look(task: str) -> int:
@@ -118,7 +127,7 @@ def paying(app: Doubtless, world: World, steps: int = 3, seen: list[list[str]] |
     async def task(name: str) -> int:
         await look(task=name)
         for n in range(steps):
-            await pay(task=name, n=n)
+            await (pay_aside.acall if threaded else pay)(task=name, n=n)
             if seen is not None:
                 assert on_disk(app, name)[-1] == Kind.STEP_SETTLED
         return steps
@@ -166,11 +175,12 @@ def test_reads_of_one_event_loop_share_their_commits(app: Doubtless) -> None:
     assert all(kinds(app, f"t{n}").count(Kind.STEP_SETTLED) == 10 for n in range(SIDE_BY_SIDE))
 
 
+@pytest.mark.parametrize("threaded", [False, True], ids=["async", "threaded"])
 def test_on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on(
-    app: Doubtless, world: World
+    app: Doubtless, world: World, threaded: bool
 ) -> None:
     seen: list[list[str]] = []
-    task = paying(app, world, seen=seen)
+    task = paying(app, world, seen=seen, threaded=threaded)
 
     async def together() -> None:
         await asyncio.gather(*[app.arun(task, f"t{n}", name=f"t{n}") for n in range(SIDE_BY_SIDE)])
@@ -180,8 +190,9 @@ def test_on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_
     assert all(kinds[-1] == Kind.STEP_INTENDED for kinds in seen)
 
 
+@pytest.mark.parametrize("threaded", [False, True], ids=["async", "threaded"])
 def test_in_branches_too_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on(
-    app: Doubtless, world: World
+    app: Doubtless, world: World, threaded: bool
 ) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -194,9 +205,14 @@ def test_in_branches_too_the_intent_is_durable_before_the_call_and_the_result_be
         await asyncio.sleep(0)
         return world.do(f"{task}:{path}", None, idempotency_key)
 
+    @app.step(effect="idem_write")
+    def pay_aside(task: str, path: str, idempotency_key: str = injected()) -> dict[str, Any]:
+        seen.append(("called", last_of(task, path)))
+        return world.do(f"{task}:{path}", None, idempotency_key)
+
     @app.task
     async def task(name: str) -> None:
-        paid = [pay(task=name, path=str(n + 1)) for n in range(5)]
+        paid = [(pay_aside.acall if threaded else pay)(task=name, path=str(n + 1)) for n in range(5)]
 
         async def after(n: int) -> None:
             await paid[n]
@@ -529,6 +545,68 @@ def test_cancelled_while_its_result_waits_for_the_commit_a_write_is_done_and_the
     assert world.n("t:1") == 0
     app.run(task, "t", name="t")
     assert world.n() == 2
+
+
+def test_cancelled_while_its_result_is_refused_a_write_is_not_sent_again_and_the_caller_is_told(deploy: Deploys, world: World) -> None:
+    app = deploy(store_patience=0.001)
+    task = paying(app, world, steps=1)
+
+    async def cancelled() -> None:
+        running = asyncio.ensure_future(app.arun(task, "t", name="t", wait=False))
+        submit = app.store.submit
+
+        def refuse(events: Any, **options: Any) -> Any:
+            if events[0].kind != Kind.STEP_SETTLED:
+                return submit(events, **options)
+            full_disk(app.store, True)
+            running.cancel()
+            raise StoreUnavailable("no space left on device", written=False)
+
+        app.store.submit = refuse  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        app.store.submit = submit  # type: ignore[method-assign]
+        full_disk(app.store, False)
+
+    asyncio.run(cancelled())
+    assert world.n() == 1
+    app.run(task, "t", name="t")
+    assert world.n() == 1
+    assert statuses(app, "t")["2"] == "done"
+
+
+def test_an_event_loop_that_is_torn_down_while_a_result_waits_for_the_commit_leaves_the_write_done(
+    app: Doubtless, world: World
+) -> None:
+    task = paying(app, world, steps=1)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # it says that tasks were destroyed; so they were
+    running = app.arun(task, "t", name="t")
+    future, submit, torn = loop.create_task(running), app.store.submit, False
+
+    def and_stop(events: Any, **options: Any) -> Any:
+        nonlocal torn
+        ticket = submit(events, **options)
+        if events[0].kind == Kind.STEP_SETTLED:
+            torn = True
+            loop.stop()
+        return ticket
+
+    app.store.submit = and_stop  # type: ignore[method-assign]
+    loop.run_forever()
+    assert torn
+    app.store.submit = submit  # type: ignore[method-assign]
+    running.close()
+    for left in asyncio.all_tasks(loop):
+        left.cancel()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    del future
+    assert statuses(app, "t")["2"] == "done"
+    assert app.show("t").owner is None
+    app.run(task, "t", name="t")
+    assert world.n() == 1
 
 
 def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, world: World, tmp_path: Path) -> None:
