@@ -556,7 +556,7 @@ def test_cancelled_while_its_result_is_refused_a_write_is_not_sent_again_and_the
         submit = app.store.submit
 
         def refuse(events: Any, **options: Any) -> Any:
-            if events[0].kind != Kind.STEP_SETTLED:
+            if (events[0].kind, events[0].path) != (Kind.STEP_SETTLED, "2"):
                 return submit(events, **options)
             full_disk(app.store, True)
             running.cancel()
@@ -587,7 +587,7 @@ def test_an_event_loop_that_is_torn_down_while_a_result_waits_for_the_commit_lea
     def and_stop(events: Any, **options: Any) -> Any:
         nonlocal torn
         ticket = submit(events, **options)
-        if events[0].kind == Kind.STEP_SETTLED:
+        if (events[0].kind, events[0].path) == (Kind.STEP_SETTLED, "2"):
             torn = True
             loop.stop()
         return ticket
