@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CoroutineType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import forks, host
 from .binding import is_async
-from .calls import Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, RunChild, StepLoop, Wait, current
+from .calls import Frame, Input, Overran, Raised, Reply, Request, Returned, Run, RunChild, StepLoop, Wait, current
 from .drivers import called
 from .effects import StepDefinition
 from .errors import DoubtlessError, Parking, StaleEpoch, StoreError
@@ -64,17 +64,16 @@ async def adrive_step(run: Run, definition: StepDefinition, path: str, given: In
     if not log.open and not run.suspect and given.once is None and log.undo_by is None:
         try:
             now = run.runtime.store.now()
-            request = begin_call(run, definition, definition.effective, path, given, None, FIRST, now, shares=True)
-            if request is not None:
+            frame = begin_call(run, definition, definition.effective, path, given, None, FIRST, now, shares=True)
+            if frame is not None:
                 try:
-                    reply = await make_call(run, request)
+                    reply = await make_call(run, frame)
                 except StoreRefusal as refusal:  # its row was not written, and nothing was called
                     unwritten(run, definition, refusal)
                     reply = None
                 except GeneratorExit as gone:
-                    reply = torn_down(run, request.frame, gone)
+                    reply = torn_down(run, frame, gone)
                 if reply is not None:
-                    frame = request.frame
                     done = finish_call(frame, reply)
                     if done is not None:
                         return done[0] if is_told(frame) else await _landed_result(run, frame, reply, done[0])
@@ -98,9 +97,9 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 assert run.runtime.run_child is not None
                 reply = await run.runtime.run_child.arun_to_end(run, request)
             else:
-                frame = request.frame
+                frame = request
                 try:
-                    reply = await make_call(run, request)
+                    reply = await make_call(run, frame)
                 except GeneratorExit as gone:
                     reply = torn_down(run, frame, gone)
                 except BaseException as error:  # noqa: BLE001 - nothing was written, nothing is called
@@ -113,24 +112,14 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
         raise run.broken(error) from error
 
 
-async def make_call(run: Run, request: Invoke) -> Reply:
+def make_call(run: Run, frame: Frame) -> Coroutine[Any, Any, Reply]:
     """Call, when the attempt's row is durable; None: it is too late for it, which is recorded.
 
     Raises: as what the row was refused, or what interrupted the wait for it; then nothing was written, and nothing is called.
     """
-    frame = request.frame
-    if frame.definition.is_async if frame.what == "call" else is_async(request.fn):
-        return await Call(run, request).made()
-    if frame.flight is not None:
-        interrupted, error = await land(run, frame)
-        if error is not None:
-            raise interrupted or error
-        if interrupted is not None:
-            return Raised(interrupted, entered=False)
-        frame.landed = True
-        if not may_call(frame):
-            return None
-    return await call_seated(run, request)
+    if frame.definition.is_async if frame.what == "call" else is_async(frame.fn):
+        return Call(run, frame).made()
+    return call_seated(run, frame)
 
 
 async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessError | None]:
@@ -208,12 +197,21 @@ GRACE = 0.5
 """Seconds that a cancelled async call has to end before it counts as still running."""
 
 
-async def call_seated(run: Run, request: Invoke) -> Reply:
+async def call_seated(run: Run, frame: Frame) -> Reply:
     """Call a sync function in a thread, once one of the loop's seats is free; a call that is given up gives its seat back.
 
     Waiting for a seat is no part of the call's timeout. After it, it is looked again whether the call may still be made.
     """
-    free, frame = seats(), request.frame
+    if frame.flight is not None:
+        interrupted, refused = await land(run, frame)
+        if refused is not None:
+            raise interrupted or refused
+        if interrupted is not None:
+            return Raised(interrupted, entered=False)
+        frame.landed = True
+        if not may_call(frame):
+            return None
+    free = seats()
     waited = free.locked()
     try:
         await free.acquire()
@@ -229,7 +227,7 @@ async def call_seated(run: Run, request: Invoke) -> Reply:
                 return Raised(parking, entered=False)
             if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):
                 return None  # it is too late for it, which is recorded
-        return await Call(run, request, threaded=True).made()
+        return await Call(run, frame, threaded=True).made()
     finally:
         free.release()
 
@@ -242,12 +240,11 @@ class Call:
     (`output_landed`). Wherever something stands against that, whoever waits looks for himself.
     """
 
-    __slots__ = ("call", "context", "frame", "loop", "request", "run", "threaded", "times", "turn", "waiter")
+    __slots__ = ("call", "context", "frame", "loop", "run", "threaded", "times", "turn", "waiter")
 
-    def __init__(self, run: Run, request: Invoke, threaded: bool = False) -> None:
+    def __init__(self, run: Run, frame: Frame, threaded: bool = False) -> None:
         self.run = run
-        self.request = request
-        self.frame = request.frame
+        self.frame = frame
         self.threaded = threaded
         self.loop = asyncio.get_running_loop()
         self.turn = run.turn or turn_of(run.runtime.store)
@@ -297,9 +294,9 @@ class Call:
                 self.waiter.set_result(None)
 
     def begin(self) -> None:
-        self.call = in_thread(self.request) if self.threaded else self.loop.create_task(self.work())
+        self.call = in_thread(self.frame) if self.threaded else self.loop.create_task(self.work())
         self.call.add_done_callback(self.wake)
-        self.times.watch(self.wake, self.request.timeout_us / 1e6)
+        self.times.watch(self.wake, self.frame.policy.timeout_us / 1e6)
 
     def row_landed(self, failed: BaseException | None) -> None:
         """Begin, if the attempt's row is durable and somebody still waits."""
@@ -330,14 +327,14 @@ class Call:
 
         An output whose row shares a commit is recorded here, while somebody waits for it.
         """
-        frame, request = self.frame, self.request
+        frame = self.frame
         token = current.set(frame)
         frame.entered = True
         if self.call is not None:
             self.call.remove_done_callback(self.wake)  # it is called here at once, and not when the loop sees that this is done
         before = forks.times
         try:
-            value = frame.run.runtime.invoke(request.fn, request.kwargs)
+            value = frame.run.runtime.invoke(frame.fn, frame.kwargs)
             if type(value) is CoroutineType or isinstance(value, Awaitable):
                 value = await value
             reply: Returned | Raised = Returned(value)
@@ -348,7 +345,10 @@ class Call:
         try:
             if frame.shares and type(reply) is Returned and not self.waiter.done():
                 current.reset(token)
-                finish_here(frame, reply)
+                try:
+                    frame.finished = finish_call(frame, reply), None
+                except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+                    frame.finished = None, error
                 if frame.flight is not None:
                     self.turn.then(frame.flight.ticket, self.output_landed)
                     return reply
@@ -409,14 +409,6 @@ async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threade
     return None
 
 
-def finish_here(frame: Frame, reply: Returned) -> None:
-    """Record what a call has returned; what that gives, or raises, is for whoever waits for the call."""
-    try:
-        frame.finished = finish_call(frame, reply), None
-    except BaseException as error:  # noqa: BLE001
-        frame.finished = None, error
-
-
 def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
     """What a call that has ended came to; one that was cancelled before it began has no result of its own."""
     try:
@@ -425,9 +417,9 @@ def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
         return Raised(error, entered=False)
 
 
-def in_thread(request: Invoke) -> asyncio.Future[Returned | Raised]:
+def in_thread(frame: Frame) -> asyncio.Future[Returned | Raised]:
     """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
-    frame, loop, context = request.frame, asyncio.get_running_loop(), contextvars.copy_context()
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     context.run(current.set, frame)
     future: asyncio.Future[Returned | Raised] = loop.create_future()
 
@@ -436,7 +428,7 @@ def in_thread(request: Invoke) -> asyncio.Future[Returned | Raised]:
             if frame.overrun:  # given up before it began
                 return
             frame.entered = True
-        reply = context.run(called, request)
+        reply = context.run(called, frame)
         with frame.run.lock:
             frame.done = True
             late = frame.overrun

@@ -40,6 +40,7 @@ class Input:
 class Frame:
     """One running call of user code: what it is of, what the supervisor times, and where its late news goes.
 
+    A step yields one to ask its driver to call `fn` with `kwargs`; it answers with `Returned`, `Raised` or `Overran`.
     `given`: the params that task code asks with (None: the step is settled before task code runs). `record`: what was
     logged when the call was decided. `started`: when. `overrun`: the call was taken away from whoever waits for it.
     `allowed`: by a person, however late it is. `flight`: its row that is on its way to a commit that other tasks share; its
@@ -48,15 +49,18 @@ class Frame:
     """
 
     __slots__ = (
-        "allowed", "attempt", "deadline", "definition", "done", "entered", "finished", "flight", "given", "interrupted",
-        "landed", "name", "overrun", "path", "policy", "record", "run", "shares", "started", "step_seq", "what",
+        "allowed", "attempt", "deadline", "definition", "done", "entered", "finished", "flight", "fn", "given", "interrupted",
+        "kwargs", "landed", "name", "overrun", "path", "policy", "record", "run", "shares", "started", "step_seq", "what",
     )  # fmt: skip
 
     def __init__(
         self, run: Run, what: Literal["call", "query"], path: str, definition: StepDefinition, step_seq: int, attempt: int,
-        policy: Policy, given: Input | None, record: StepRecord | None, started: Instant,
+        policy: Policy, given: Input | None, record: StepRecord | None, started: Instant, fn: Callable[..., Any],
+        kwargs: dict[str, Any],
     ) -> None:  # fmt: skip
         self.run = run
+        self.fn = fn
+        self.kwargs = kwargs
         self.what = what
         self.path = path
         self.definition = definition
@@ -77,18 +81,6 @@ class Frame:
         self.landed = True
         self.finished: tuple[tuple[Any] | None, BaseException | None] | None = None
         self.interrupted: BaseException | None = None
-
-
-class Invoke:
-    """Ask the driver to call user code; it answers with `Returned`, `Raised` or `Overran`."""
-
-    __slots__ = ("fn", "frame", "kwargs", "timeout_us")
-
-    def __init__(self, fn: Callable[..., Any], kwargs: dict[str, Any], timeout_us: int, frame: Frame) -> None:
-        self.fn = fn
-        self.kwargs = kwargs
-        self.timeout_us = timeout_us
-        self.frame = frame
 
 
 class Wait:
@@ -184,7 +176,7 @@ class ChildRunner(Protocol):
     async def arun_to_end(self, this: Any, request: RunChild) -> ChildEnd: ...
 
 
-Request = Invoke | Wait | RunChild
+Request = Frame | Wait | RunChild
 
 
 Reply = Returned | Raised | Overran | ChildEnd | None

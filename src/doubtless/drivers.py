@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import forks
-from .calls import PLAIN, Frame, Input, Invoke, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
+from .calls import PLAIN, Frame, Input, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
@@ -30,8 +30,8 @@ def drive_step(run: Run, definition: StepDefinition, path: str, given: Input) ->
     """Run the step at `path` in this thread; where nothing is logged and no step is open, straight to its call."""
     if not run.log.open and not run.suspect and given.once is None and run.log.undo_by is None:
         try:
-            request = begin_call(run, definition, definition.effective, path, given, None, FIRST, run.runtime.store.now())
-            done = None if request is None else finish_call(request.frame, call_here(run, request))
+            frame = begin_call(run, definition, definition.effective, path, given, None, FIRST, run.runtime.store.now())
+            done = None if frame is None else finish_call(frame, call_here(run, frame))
         except (StoreError, StaleEpoch) as error:
             raise run.broken(error) from error
         if done is not None:
@@ -59,10 +59,9 @@ def drive(run: Run, loop: StepLoop) -> Any:
         raise run.broken(error) from error
 
 
-def call_here(run: Run, request: Invoke) -> Reply:
+def call_here(run: Run, frame: Frame) -> Reply:
     """Call in this thread, visible to the supervisor while it lasts."""
-    frame = request.frame
-    frame.deadline = run.runtime.monotonic() + request.timeout_us / 1e6
+    frame.deadline = run.runtime.monotonic() + frame.policy.timeout_us / 1e6
     with run.lock:
         try:
             run.check()
@@ -71,7 +70,7 @@ def call_here(run: Run, request: Invoke) -> Reply:
         frame.entered = True
         run.frames.add(frame)
     token = current.set(frame)
-    reply = called(request)
+    reply = called(frame)
     current.reset(token)
     with run.lock:
         frame.done = True
@@ -83,20 +82,20 @@ def call_here(run: Run, request: Invoke) -> Reply:
     return reply
 
 
-def called(request: Invoke) -> Returned | Raised:
+def called(frame: Frame) -> Returned | Raised:
     """Call a sync function; whatever it raises is its outcome. Only the process that began the call comes back."""
     before = forks.times
     try:
-        value = request.frame.run.runtime.invoke(request.fn, request.kwargs)
+        value = frame.run.runtime.invoke(frame.fn, frame.kwargs)
         if type(value) not in PLAIN and hasattr(value, "__await__"):
             if hasattr(value, "close"):
                 value.close()
-            raise UsageError(f"{request.frame.name} returned an awaitable in a sync call", hint="declare it with async def")
+            raise UsageError(f"{frame.name} returned an awaitable in a sync call", hint="declare it with async def")
         reply: Returned | Raised = Returned(value)
     except BaseException as error:  # noqa: BLE001
         reply = Raised(error)
     if forks.times != before:
-        forks.end_child(request.frame.name, reply.error if isinstance(reply, Raised) else None)
+        forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
     return reply
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from . import canonical
-from .calls import PLAIN, Frame, Input, Invoke, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
+from .calls import PLAIN, Frame, Input, Overran, Raised, Reply, Request, Returned, Run, Runtime, StepLoop, Wait
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
 from .errors import DoubtlessError, Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
@@ -92,16 +92,16 @@ def run_step(
                     turn, polls = (yield from take_key(run, definition, path, given, polls)), polls + 1
                     if not turn:
                         continue  # it waited for the holder, or the step is settled by what the holder did
-                request = begin_call(run, definition, policy, path, given, record, action, now, turn, shares=shares)
-                if request is not None:
+                frame = begin_call(run, definition, policy, path, given, record, action, now, turn, shares=shares)
+                if frame is not None:
                     try:
-                        reply = yield request
+                        reply = yield frame
                     except StoreRefusal as refusal:  # its row was not written, and nothing was called
                         unwritten(run, definition, refusal)
                         continue
                     if reply is None:  # it is too late for it, which is recorded
                         continue
-                    done = finish_call(request.frame, reply)
+                    done = finish_call(frame, reply)
                     if done is not None:
                         return done[0]
             case LookBack():
@@ -150,10 +150,10 @@ def effective(runtime: Runtime, definition: StepDefinition | None, record: StepR
 def begin_call(
     run: Run, definition: StepDefinition, policy: Policy, path: str, given: Input | None, record: StepRecord | None,
     action: Call, started: Instant, turn: int = 0, shares: bool = False,
-) -> Invoke | None:  # fmt: skip
+) -> Frame | None:  # fmt: skip
     """Make the attempt durable (I1) and say what to call; None: the log or the business key has moved, decide again.
 
-    `turn`: of a first attempt with a business key, the turn that it takes. `shares`: it is durable when the request's
+    `turn`: of a first attempt with a business key, the turn that it takes. `shares`: it is durable when its
     `Frame.flight` has landed, for which the driver waits before it calls.
     """
     # What cannot be called is said before a row is written: a param of another type, a secret without a value.
@@ -178,9 +178,8 @@ def begin_call(
     if definition.binder.positional_only:
         args, kwargs = definition.binder.arguments(kwargs)
         fn = partial(fn, *args)
-    frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started)
+    frame = Frame(run, "call", path, definition, step_seq, action.attempt, policy, given, record, started, fn, kwargs)
     frame.allowed, frame.shares = action.allow, shares
-    request = Invoke(fn, kwargs, policy.timeout_us, frame)
     if rows:
         try:
             if shares:
@@ -192,11 +191,11 @@ def begin_call(
             return None
         if frame.flight is not None:
             frame.landed = False
-            return request  # its driver asks `may_call` when the row has landed
+            return frame  # its driver asks `may_call` when the row has landed
         leases = run.runtime.leases
         if leases is not None and not outlives(leases, frame):
             return None
-    return request if (policy.undo_by is None and record is None) or in_time(frame) else None
+    return frame if (policy.undo_by is None and record is None) or in_time(frame) else None
 
 
 def may_call(frame: Frame) -> bool:

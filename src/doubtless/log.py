@@ -20,6 +20,9 @@ from .taskfold import WHOLE, OpenCase, Settled, TaskFold, changes_replay, first_
 __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
 
 
+_INTENDED, _SETTLED = Kind.STEP_INTENDED.value, Kind.STEP_SETTLED.value
+
+
 class Origin(NamedTuple):
     """The step that a compensation undoes, and until when it may be sent."""
 
@@ -289,9 +292,9 @@ class TaskLog(TaskFold):
         if not self.sure:
             self.make_sure()
         first = drafts[0]
-        if guard is not None and first.kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:
+        if guard is not None and self.cancel is not None and self.failing is None and first.kind == _INTENDED:
             raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
-        if guard is not None and self.open and first.kind == Kind.STEP_INTENDED and self._doubt_beside(first.path):
+        if guard is not None and self.open and first.kind == _INTENDED and self._doubt_beside(first.path):
             raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches
         if guard is not None and self.turns and self._repeats(first):
             raise Moved(f"task {self.task_id}: an equal call of this turn was given up, and may stand", task=self.task_id)
@@ -345,7 +348,7 @@ class TaskLog(TaskFold):
         if self.snapshotting is not None:
             self.snapshotting.saw(sealed, digest)
         for row in sealed:
-            if forget and not self.remember and row.path is not None and row.kind == Kind.STEP_SETTLED:
+            if forget and not self.remember and row.path is not None and row.kind == _SETTLED:
                 self.open.pop(row.path, None)
             else:
                 self.take_row(row)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from . import canonical
-from .calls import Frame, Invoke, Raised, Reply, Request, Returned, Run
+from .calls import Frame, Raised, Reply, Request, Returned, Run
 from .canonical import encode
 from .effects import Policy, StepDefinition
 from .errors import DoubtlessError, Moved, NotCanonical
@@ -25,13 +25,15 @@ def look_back(run: Run, definition: StepDefinition, policy: Policy, record: Step
     assert definition.query is not None
     started = runtime.store.now()
     number = record.attempts[-1].number if record.attempts else 0
-    frame = Frame(run, "query", record.path, definition, record.step_seq, number, policy, None, record, started)
     try:
         kwargs = definition.query_params(callback_params(runtime, definition, record))
     except DoubtlessError as error:
         reply: Reply = Raised(error)
     else:
-        reply = yield Invoke(definition.query, kwargs, policy.timeout_us, frame)
+        reply = yield Frame(
+            run, "query", record.path, definition, record.step_seq, number, policy, None, record, started, definition.query,
+            kwargs,
+        )  # fmt: skip
     if isinstance(reply, Raised) and not reply.entered:
         raise reply.error  # nobody was asked
     if isinstance(reply, Returned):

@@ -347,25 +347,23 @@ class Pass:
             return settled
         return self.meet(definition, path, given, settled)
 
-    def meet(self, definition: StepDefinition, path: str, given: Input, settled: Settled | None) -> Settled | None:
+    def meet(self, definition: StepDefinition, path: str, given: Input, drifted: Settled | None) -> Settled | None:
         """The same for what is not settled there, or is another step."""
+        log = self.log
         try:
-            return self._enter(definition, path, given, settled)
+            if drifted is not None:
+                log.settled[path] = drifted
+                self.diverge(definition, path, given, drifted.name)
+            if path in log.open:
+                record = log.record(path)
+                if record is not None and (record.input_hash != given.digest or record.name != definition.name):
+                    self.diverge(definition, path, given, record.name)
+            elif path in log.groups:
+                self.diverge(definition, path, given, GROUP)
+            elif self.owner.fork is not None and definition.effect != Effect.READ:
+                return before_write(self, self.owner.fork, definition, path, given)
         except StoreError as error:  # content that cannot be read: task code must not take it for the step's failure
             raise self.broken(error) from error
-
-    def _enter(self, definition: StepDefinition, path: str, given: Input, drifted: Settled | None) -> Settled | None:
-        if drifted is not None:
-            self.log.settled[path] = drifted
-            self.diverge(definition, path, given, drifted.name)
-        if path in self.log.open:
-            record = self.log.record(path)
-            if record is not None and (record.input_hash != given.digest or record.name != definition.name):
-                self.diverge(definition, path, given, record.name)
-        elif path in self.log.groups:
-            self.diverge(definition, path, given, GROUP)
-        elif self.owner.fork is not None and definition.effect != Effect.READ:
-            return before_write(self, self.owner.fork, definition, path, given)
         return None
 
     def enter_group(self, path: str) -> None:

@@ -552,7 +552,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a doubt in one branch stops the writes of the others",
         "log.py",
-        "if guard is not None and self.open and first.kind == Kind.STEP_INTENDED and self._doubt_beside(first.path):",
+        "if guard is not None and self.open and first.kind == _INTENDED and self._doubt_beside(first.path):",
         'if guard == "*" and self._doubt_beside(first.path):',
         (
             "tasks/test_parallel.py::test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_begin",
@@ -561,7 +561,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "cancel: an intent that was decided before the wish came is not written",
         "log.py",
-        "if guard is not None and first.kind == Kind.STEP_INTENDED and self.cancel is not None and self.failing is None:",
+        "if guard is not None and self.cancel is not None and self.failing is None and first.kind == _INTENDED:",
         'if guard == "*" and self.cancel is not None:',
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
     ),

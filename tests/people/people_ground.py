@@ -173,6 +173,6 @@ def late_error(desk: Desk, message: str, task_id: str = "order-1") -> None:
 def _late(desk: Desk, task_id: str, reply: Returned | Raised) -> None:
     step = desk.pay.definition
     now = desk.app.store.now()
-    frame = Frame(None, "call", "1", step, 1, 1, step.effective, None, None, now)  # type: ignore[arg-type]
+    frame = Frame(None, "call", "1", step, 1, 1, step.effective, None, None, now, step.fn, {})  # type: ignore[arg-type]
     epoch = next(row.epoch for row in desk.rows(task_id) if row.kind == "StepIntended")
     store_late_news(desk.app.runtime, task_id, epoch or 0, frame, reply)
