@@ -271,8 +271,8 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: the prepared statement of shared rows asks that they are chained",
         QUERIES,
-        "  AND given.prev_hash IS NOT NULL\n",
-        "",
+        "  ) = given.event_seq - 1\n  AND given.prev_hash IS NOT NULL\n",
+        "  ) = given.event_seq - 1\n",
         (WIRE + "what_no_row_of_a_log_may_be_is_not_written_with_others_either",),
     ),
     (
@@ -302,6 +302,34 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "WHERE {{durable}}\n  AND (SELECT task.epoch",
         "WHERE (SELECT task.epoch",
         (WIRE + "shared_rows_are_not_written_in_a_session_whose_commits_are_not_durable",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of heads checks the epoch of each as it is written",
+        QUERIES,
+        "    AND task.epoch = given.epoch\n    AND (",
+        "    AND (",
+        (WIRE + "of_heads_that_change_together_what_is_refused_is_refused_alone_and_nothing_of_it_is_written",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of heads asks that rows follow the last one",
+        QUERIES,
+        "      LIMIT 1\n    ) = given.place - 1\n",
+        "      LIMIT 1\n    ) IS NOT NULL\n",
+        (WIRE + "of_heads_that_change_together_what_is_refused_is_refused_alone_and_nothing_of_it_is_written",),
+    ),
+    (
+        "PostgreSQL: the prepared statement of heads leaves a row that it cannot judge to the trigger",
+        QUERIES,
+        "  {{fits}}\n    AND given.prev_hash IS NOT NULL\n    AND (given.event_seq = changed.place OR given.follows)\n",
+        "  true\n",
+        (WIRE + "of_heads_that_change_together_what_is_refused_is_refused_alone_and_nothing_of_it_is_written",),
+    ),
+    (
+        "PostgreSQL: of tasks that begin together those whose ids exist are found by the function",
+        "store/pg/heads.py",
+        "                if _unpack(count)[0] == given.rows:\n",
+        "                if True:\n",
+        (WIRE + "tasks_that_begin_together_are_judged_by_their_statement_and_those_whose_ids_exist_by_the_function",),
     ),
     (
         "PostgreSQL: shared rows bring the server's time now and then",

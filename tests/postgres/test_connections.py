@@ -121,6 +121,8 @@ def test_a_beginning_or_a_claim_that_comes_through_after_it_was_sent_again_is_th
     store.info()
     if what == "claim_1":
         store.accept(accepted(clock))
+    else:
+        assert store.begin(accepted(clock)._replace(task_id="t-0")) is not None  # the statement is prepared
     claims: list[Claim | None] = []
     run = {"begin_1": lambda: claims.append(store.begin(accepted(clock))), "claim_1": lambda: claims.append(store.claim("t-1"))}
     thread = threading.Thread(target=run[what])

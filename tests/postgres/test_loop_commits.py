@@ -51,10 +51,6 @@ class Commits:
 
 
 def paying(app: Doubtless, done: list[str], before: Callable[[str], Any] | None = None) -> Any:
-    @app.step(effect="read")
-    async def look(task: str) -> int:
-        return len(task)
-
     @app.step(effect="idem_write")
     async def pay(task: str, idempotency_key: str = injected()) -> str:
         done.append(task)
@@ -62,7 +58,6 @@ def paying(app: Doubtless, done: list[str], before: Callable[[str], Any] | None 
 
     @app.task
     async def task(name: str) -> str:
-        await look(task=name)  # its row comes with the one that says whose the task is, in another statement
         if before is not None:
             await before(name)
         return await pay(task=name)

@@ -138,13 +138,14 @@ def test_the_queries_have_the_names_that_sqlite_s_have() -> None:
     from doubtless.store.schema import queries as of_sqlite
 
     inside = {  # what SQLite does with statements of one transaction is inside the functions of the schema here
-        "append_guarded", "append_unfrozen", "bump", "change_head", "claimed_at", "close_case", "create_head", "begin_head", "due_free",
-        "due_others", "freeze", "insert",
+        "append_guarded", "append_unfrozen", "bump", "change_head", "claimed_at", "close_case", "create_head", "begin_head",
+        "begin_heads", "begin_rows", "due_free", "due_others", "end_heads", "freeze", "insert",
         "move_key", "open_case", "prune_snapshots", "renew", "schema", "set_suspect", "set_tail", "store_tail", "take_key", "thaw",
     }  # fmt: skip
     own = {
-        "accept", "append_direct", "append_direct_unfrozen", "append_heads", "append_rows", "append_several",
-        "append_shared_direct", "append_shared_direct_places", "append_shared_direct_unfrozen", "begin", "claimed", "clock",
+        "accept", "append_direct", "append_direct_unfrozen", "append_heads", "append_heads_direct", "append_rows", "append_several",
+        "append_shared_direct", "append_shared_direct_places", "append_shared_direct_unfrozen", "begin", "begin_direct", "claimed",
+        "clock",
         "create_schema", "due", "has_schema", "is_migrated", "living", "lock_migrations",
         "migrated", "migrations", "owner_alive", "patience", "renew_leases", "rows_standing", "schema_version", "server", "taken",
         "triggers",

@@ -99,7 +99,8 @@ def direct(store: PostgresStore, session: Session, rows: list[Event]) -> Any:
 
 def shared_statements(store: PostgresStore) -> set[bytes]:
     """The names of the statements that many rows share."""
-    return {store._sharing.statement._name, *(name for name, _ in store._sharing.statement._direct._statements)}
+    statement = store._sharing.statement
+    return {statement._name, statement.direct.name, statement.guarded.name}
 
 
 def landed(store: PostgresStore, ticket: Any) -> DoubtlessError | None:
@@ -295,6 +296,73 @@ def test_of_a_large_log_each_shared_row_is_one_look_at_its_head_and_one_at_the_e
             after = dict(session.execute(counts).fetchall())
             assert {name: count - before.get(name, 0) for name, count in after.items()} == {"events": MANY, "tasks": MANY}
             session.execute(b"COMMIT")
+
+
+def test_of_heads_that_change_together_what_is_refused_is_refused_alone_and_nothing_of_it_is_written(
+    either: PostgresStore, open_store: Open, hands: Callable[..., list[Hand]], clock: FakeClock
+) -> None:
+    """An old owner's; one whose place is taken; one that leaves a gap; one of several rows; one that no row of a log may be."""
+    other = open_store()
+    made = hands(either, 6)
+    ends = [
+        seal(
+            [
+                draft(hand.task_id, Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=hand.epoch, data={"handle": 1}),
+                draft(hand.task_id, Kind.TASK_ENDED, clock.now(), status="done", epoch=hand.epoch, output_ref="inline:1"),
+            ][n != 4 :],
+            1,
+            row_hash(either.rows(hand.task_id)[0]),
+        )
+        for n, hand in enumerate(made)
+    ]
+    ends[3] = [ends[3][0]._replace(event_seq=7)]
+    ends[5] = [ends[5][0]._replace(prev_hash=None)]
+    tickets = [either.submit(rows) for rows in ends[:5]]
+    other.release("t-1", made[1].epoch)
+    other.claim("t-1")
+    other.add("t-2", [draft("t-2", Kind.CANCEL_REQUESTED, clock.now(), data={"by": "anna", "why": "no longer wanted"})])
+    either.flush()
+    # The function writes none of them where a place is taken.
+    alone = [n in (1, 2, 3) or not either._link.prepares for n in range(5)]
+    assert [ticket is not None and ticket.alone for ticket in tickets] == alone
+    ended = [landed(either, ticket) for ticket in tickets]
+    assert [type(error) for error in ended] == [type(None), StaleEpoch, Moved, Moved, type(None)]
+    tickets = [either.submit(ends[5])]
+    either.flush()
+    assert isinstance(landed(either, tickets[0]), DoubtlessError)
+    heads = [other.head(hand.task_id) for hand in made]
+    assert [head is not None and (head.status, head.owner is None) for head in heads] == [
+        ("done", True), ("ready", False), ("ready", False), ("ready", False), ("done", True), ("ready", False),
+    ]  # fmt: skip
+    assert [len(other.rows(hand.task_id)) for hand in made] == [2, 1, 2, 1, 3, 1]
+    of_these = "WHERE task_id IN ('t-0', 't-4') AND event_seq > 1"
+    checked = either._link.all(f'SELECT checked_1 FROM "{either.place.schema}".events {of_these}')
+    assert checked == [(True if either._link.prepares else None,)] * 3
+    assert other.verify() == []
+
+
+def test_tasks_that_begin_together_are_judged_by_their_statement_and_those_whose_ids_exist_by_the_function(
+    either: PostgresStore, clock: FakeClock
+) -> None:
+    def accepted(task_id: str) -> Event:
+        return draft(
+            task_id, Kind.TASK_ACCEPTED, clock.now(), step_name="task", status=TaskStatus.READY, input_hash=b"h" * 32,
+            input_ref="inline:{}",
+        )  # fmt: skip
+
+    for names, begun in (["a", "b", "c"], [True] * 3), (["d", "b", "e"], [True, False, True]):
+        tickets = [either.submit_begin(accepted(name)) for name in names]
+        either.flush()
+        claims = [either.landed(ticket) for ticket in tickets]
+        assert [claim is not None for claim in claims] == begun
+        for claim in filter(None, claims):
+            assert either.head(claim.head.task_id) == claim.head
+            assert [row.kind for row in either.rows(claim.head.task_id)] == [Kind.TASK_ACCEPTED, Kind.TASK_CLAIMED]
+    checked = either._link.all(f'SELECT DISTINCT checked_1 FROM "{either.place.schema}".events')
+    assert checked == [(True if either._link.prepares else None,)]
+    leases = either._link.all(f'SELECT DISTINCT lease_until - claimed_at FROM "{either.place.schema}".tasks')
+    assert leases == [(either._leases.grant,)]
+    assert either.verify() == []
 
 
 @pytest.mark.parametrize("stand", [MANY, 5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import cast
 
 from .. import host
@@ -17,9 +18,10 @@ from .beginning import beginning, begun_head, refuse_no_task
 from .folder import Folder, Hooks
 from .owners import Randomness, how_to_end
 from .pg.appending import Appending, Direct
-from .pg.batches import Batches, Begun, tasks_json
+from .pg.batches import Batches, Begun, begun_values, tasks_json
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
+from .pg.heads import Beginnings, Given
 from .pg.leases import Leases, describe
 from .pg.link import Link, Refusal, Row
 from .pg.mark import MarkFile
@@ -82,6 +84,7 @@ class PostgresStore(Writing):
             self._link, self._queries, clock=clock, timed=self._wants_time, took=self._clock.take, standing=self._standing,
             newest=self._wrote,
         )  # fmt: skip
+        self._beginnings = Beginnings(self._queries)
         self._batches = Batches(
             self._link, self._queries, clock=clock, took=self._clock.take, standing=self._standing, newest=self._rests,
             begin=self._begin,
@@ -171,7 +174,12 @@ class PostgresStore(Writing):
         self.info()
         sent, granted, owner = self._local(), self._leases.grant, self._leases.owner()
         contents = [blob for ticket in tickets for blob in ticket.blobs]
-        args = (*tasks_json(tickets), owner, granted, self._at(), *blob_arrays(contents))
+        blobs, at = blob_arrays(contents), self._at()
+        given = Given(
+            [ticket.task_id for ticket in tickets], 2 * len(tickets),
+            None if contents else partial(begun_values, tickets, owner, granted, at),
+            lambda: (*tasks_json(tickets), owner, granted, at, *blobs),
+        )  # fmt: skip
         epochs = {ticket.epoch for ticket in tickets}
 
         def stand() -> Row | None:
@@ -179,7 +187,7 @@ class PostgresStore(Writing):
             return ([head.task_id for head in heads], None, None) if heads else None
 
         try:
-            begun, store_id, suspect = self._link.write("accept", self._queries["begin"], args, stand, lambda rows: rows[0])
+            begun, store_id, suspect = self._link.write("accept", self._beginnings, given, stand, lambda rows: rows[0])
         except Refusal:  # it has rows, and no head
             if len(tickets) > 1:
                 raise

@@ -1,4 +1,4 @@
-"""Rows that share a commit as arrays of their columns, in PostgreSQL's binary form, and the statement that takes them.
+"""Rows that share a commit as arrays of their columns, in PostgreSQL's binary form, and statements that take them.
 
 Each row is put into bytes when it is put down, while another commit is on its way; a commit only joins them. Beside JSON it is
 half of the work on both sides: no digest is spelled out, and nothing is parsed.
@@ -7,16 +7,15 @@ half of the work on both sides: no digest is spelled out, and nothing is parsed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
 
 from psycopg import pq
 from psycopg.errors import error_from_result
 
 from ...events import Event
-from .link import Row, Session
+from .link import Session
 from .rows import ref_out
 from .schema import NO_NUMBER, NUMBERS, WORDS, type_of
 
@@ -27,8 +26,7 @@ _BIGINT, _BYTEA, _TEXT = 20, 17, 25
 _ARRAYS = {_BIGINT: 1016, _BYTEA: 1001, _TEXT: 1009}
 _ELEMENTS = (_BIGINT, *(_BYTEA if type_of(column) == "bytea" else _TEXT for column in WORDS))
 _TYPES = tuple(_ARRAYS[kind] for kind in _ELEMENTS)
-_BINARY = (1,) * len(_TYPES)
-_unpack = struct.Struct("!q").unpack
+_OIDS = {"text": 25, "bigint": 20, "text[]": 1009, "bigint[]": 1016, "bytea[]": 1001}
 _numbers = struct.Struct("!" + "iq" * len(NUMBERS)).pack
 _length = struct.Struct("!i").pack
 _head = struct.Struct("!iiIii").pack
@@ -102,45 +100,52 @@ def arrays(rows: Sequence[Elements]) -> list[bytes | None]:
     return values
 
 
-class Arrays:
-    """The statement, with and without attempts among the rows; prepared once on each connection."""
+def numbers(values: Sequence[int | None]) -> bytes:
+    """An array of numbers."""
+    spelled = [8 if n % 2 == 0 else NO_NUMBER if (value := values[n // 2]) is None else value for n in range(2 * len(values))]
+    return _head(1, 0, _BIGINT, len(values), 1) + struct.pack("!" + "iq" * len(values), *spelled)
 
-    def __init__(self, queries: Mapping[str, str]) -> None:
-        direct, unfrozen, places = (queries[f"append_shared_direct{end}"] for end in ("", "_unfrozen", "_places"))
-        self._statements = [_named(f"{direct}\n{places}"), _named(f"{direct}\n{unfrozen}\n{places}")]
 
-    def prepare(self, session: Session, *, guarded: bool) -> None:
+def texts(values: Sequence[str | None]) -> bytes:
+    """An array of texts. Raises: UnicodeEncodeError."""
+    said = [_NULL if value is None else _said(value.encode()) for value in values]
+    return _head(1, 1, _TEXT, len(said), 1) + b"".join(said)
+
+
+def digests(values: Sequence[bytes]) -> bytes:
+    """An array of digests."""
+    return _head(1, 1, _BYTEA, len(values), 1) + b"".join(map(_said, values))
+
+
+class Arranged:
+    """A statement that takes the arrays of rows, and then more; prepared once on each connection.
+
+    Its name holds its text's digest: whoever else has prepared one of this name has prepared this one.
+    """
+
+    def __init__(self, name: str, sql: str, more: Sequence[str] = ()) -> None:
+        self._sql = sql.encode()
+        self.name = name.encode() + b"_" + sha256(self._sql).hexdigest()[:32].encode()
+        self._types = (*_TYPES, *(_OIDS[kind] for kind in more))
+        self._formats = (1,) * len(self._types)
+
+    def prepare(self, session: Session) -> None:
         """Prepare it, unless it is there. Raises: psycopg.Error."""
-        name, sql = self._statements[guarded]
-        if name in session.prepared:
+        if self.name in session.prepared:
             return
-        result = session.pgconn.prepare(name, sql, _TYPES)
+        result = session.pgconn.prepare(self.name, self._sql, self._types)
         if result.status != pq.ExecStatus.COMMAND_OK:
             error = error_from_result(result, encoding="utf-8")
             if error.sqlstate != _DUPLICATE:
                 raise error
-        session.prepared.add(name)
+        session.prepared.add(self.name)
 
-    def run(self, session: Session, values: Sequence[bytes | None], count: int, *, guarded: bool) -> list[Row] | None:
-        """Run it: which rows were written; None: all. No answer at all: a place was taken meanwhile, and nothing is written.
-
-        Raises: psycopg.Error.
-        """
-        result = session.pgconn.exec_prepared(self._statements[guarded][0], values, _BINARY, 1)  # type: ignore[arg-type]  # None is NULL
+    def run(self, session: Session, values: Sequence[bytes | None]) -> pq.abc.PGresult | None:
+        """Run it; None: a place was taken meanwhile, and nothing is written. Raises: psycopg.Error."""
+        result = session.pgconn.exec_prepared(self.name, values, self._formats, 1)  # type: ignore[arg-type]  # None is NULL
         if result.status == pq.ExecStatus.TUPLES_OK:
-            written = result.ntuples
-            return [(None, None if written == count else [_place(result, row) for row in range(written)])]
+            return result
         error = error_from_result(result, encoding="utf-8")
         if error.sqlstate == _TAKEN:
             return None
         raise error
-
-
-def _named(sql: str) -> tuple[bytes, bytes]:
-    """A statement and its name, which holds its text's digest: whoever has prepared one of this name has prepared this one."""
-    said = sql.encode()
-    return b"append_shared_1_" + sha256(said).hexdigest()[:32].encode(), said
-
-
-def _place(result: Any, row: int) -> tuple[int, str]:
-    return _unpack(result.get_value(row, 1))[0], result.get_value(row, 0).decode()

@@ -15,7 +15,7 @@ from psycopg import pq
 from psycopg.errors import error_from_result
 
 from ..tickets import Ticket
-from .arrays import Arrays, arrays
+from .arrays import Arranged, arrays
 from .link import Row, Session
 from .rows import shared_row
 
@@ -57,17 +57,15 @@ class Batch:
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._sql = queries["append_shared"].encode()
         self._name = b"append_shared_1_" + sha256(self._sql).hexdigest()[:32].encode()
-        self._direct = Arrays(queries)
+        direct, unfrozen, places = (queries[f"append_shared_direct{end}"] for end in ("", "_unfrozen", "_places"))
+        self.direct = Arranged("append_shared_1", f"{direct}\n{places}")
+        self.guarded = Arranged("append_shared_1", f"{direct}\n{unfrozen}\n{places}")
 
     def run(self, session: Session, args: Any, *, prepared: bool) -> list[Row]:
         """Run it: the store's clock, where it was asked, and which rows were written; None: all. Raises: psycopg.Error."""
         given: Rows = args
         if prepared and not given.timed and given.digests is None:
-            values = arrays([ticket.sent for ticket in given.tickets])
-            self._direct.prepare(session, guarded=given.guarded)
-            if given.gone is not None:
-                given.gone()
-            found = self._direct.run(session, values, len(given.tickets), guarded=given.guarded)
+            found = self._run_direct(session, given)
             if found is not None:
                 return found
         server, values = session.pgconn, given.values()
@@ -85,6 +83,18 @@ class Batch:
         assert now is not None
         return [(_unpack(bytes(now))[0], None if places is None else json.loads(bytes(places)))]
 
+    def _run_direct(self, session: Session, given: Rows) -> list[Row] | None:
+        values = arrays([ticket.sent for ticket in given.tickets])
+        statement = self.guarded if given.guarded else self.direct
+        statement.prepare(session)
+        if given.gone is not None:
+            given.gone()
+        result = statement.run(session, values)
+        if result is None:
+            return None
+        written = result.ntuples
+        return [(None, None if written == len(given.tickets) else [_place(result, row) for row in range(written)])]
+
     def _prepare(self, session: Session) -> None:
         result = session.pgconn.prepare(self._name, self._sql, _TYPES)
         if result.status != pq.ExecStatus.COMMAND_OK:
@@ -92,6 +102,10 @@ class Batch:
             if error.sqlstate != _DUPLICATE:
                 raise error
         session.prepared.add(self._name)
+
+
+def _place(result: Any, row: int) -> tuple[int, str]:
+    return _unpack(result.get_value(row, 1))[0], result.get_value(row, 0).decode()
 
 
 def _array(values: Sequence[bytes] | None) -> bytes | None:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...errors import StoreError, StoreUnavailable
-from ...events import Event, row_hash
+from ...events import Event, TaskStatus, row_hash
 from ...fold import HeadChange, placing, project
 from ..base import Beginning, Blob, Claim
 from ..tickets import Waiting, Waits
-from .link import Link, Refusal, Row
+from .arrays import arrays, digests, elements, numbers, texts
+from .heads import Given, Heads
+from .link import Link, Refusal, Row, Statement
 from .rows import blob_arrays, changes_json, rows_json, shared_row, text
 from .sharing import copied
 
@@ -65,6 +69,11 @@ class Several(Waits):
         self.release = any(change.release for change, _ in heads)
         self.head = heads[0] if len(changes) == 1 and heads and not heads[0][0].only_from else None
 
+    @property
+    def tells(self) -> bool:
+        """Whether workers that listen are told of it."""
+        return self.head is not None and self.head[0].status == TaskStatus.READY
+
     def said(self) -> str:
         """As `append_several` takes it."""
         first, guard = self.events[0], json.dumps(self.guard)
@@ -106,6 +115,7 @@ class Batches:
     ) -> None:
         self._link = link
         self._queries = queries
+        self._heads = Heads(queries)
         self._clock = clock
         self._took = took
         self._standing = standing
@@ -166,18 +176,28 @@ class Batches:
             ticket.claim = None if ticket.alone else claims.get(ticket.task_id)
 
     def _write_heads(self, tickets: list[Several]) -> None:
-        heads = json.dumps([ticket.head_said() for ticket in tickets], ensure_ascii=False)
-        rows = ",".join([shared_row(event, None) for ticket in tickets for event in ticket.events])
+        events = [event for ticket in tickets for event in ticket.events]
+        contents = blob_arrays([blob for ticket in tickets for blob in ticket.blobs])
         guarded = any(ticket.guard is not None for ticket in tickets)
-        self._write(self._queries["append_heads"], tickets, (heads, f"[{rows}]", guarded))
+        told = any(ticket.tells for ticket in tickets)
+
+        def args() -> Sequence[Any]:
+            heads = json.dumps([ticket.head_said() for ticket in tickets], ensure_ascii=False)
+            return heads, f"[{','.join([shared_row(event, None) for event in events])}]", guarded, *contents
+
+        plain = not guarded and not told and contents[0] is None
+        values = partial(_heads_values, tickets, events) if plain else None
+        given = Given([ticket.events[0].task_id for ticket in tickets], len(events), values, args)
+        self._write(self._heads, tickets, given)
 
     def _write_some(self, tickets: list[Several]) -> None:
         tickets.sort(key=lambda ticket: ticket.events[0].task_id)  # in one order for all writers
-        self._write(self._queries["append_several"], tickets, ("[" + ",".join(ticket.said() for ticket in tickets) + "]",))
+        said = "[" + ",".join(ticket.said() for ticket in tickets) + "]"
+        contents = blob_arrays([blob for ticket in tickets for blob in ticket.blobs])
+        self._write(self._queries["append_several"], tickets, (said, *contents))
 
-    def _write(self, sql: str, tickets: list[Several], said: Sequence[Any]) -> None:
+    def _write(self, sql: str | Statement, tickets: list[Several], args: Sequence[Any]) -> None:
         events = [event for ticket in tickets for event in ticket.events]
-        args = (*said, *blob_arrays([blob for ticket in tickets for blob in ticket.blobs]))
         sent, refused = self._clock(), set[str]()
 
         def stand() -> bool | None:
@@ -186,7 +206,8 @@ class Batches:
 
         def made(found: list[Row]) -> bool:
             now, not_written = found[0]
-            self._took(now, sent)
+            if now is not None:
+                self._took(now, sent)
             refused.update(not_written)
             return True
 
@@ -199,6 +220,50 @@ class Batches:
                 written += ticket.events
         if written:
             self._newest(written)
+
+
+def _heads_values(tickets: Sequence[Several], events: Sequence[Event]) -> list[bytes | None]:
+    """What `append_heads_direct` takes."""
+    said = [ticket.head_said() for ticket in tickets]
+    counted: list[int | None] = []
+    for each in said:
+        counted += (each["epoch"], each["place"], int(each["release"]), each["wake_at"], each["at"], each["seq"])
+    return [
+        *arrays([elements(event, None) for event in events]),
+        texts([each["task_id"] for each in said]),
+        numbers(counted),
+        texts([each["status"] for each in said]),
+        texts([each["why"] for each in said]),
+        texts([each["awaits"] for each in said]),
+        digests([bytes.fromhex(each["hash"]) for each in said]),
+    ]
+
+
+def begun_values(tickets: Sequence[Begun], owner: str, granted: int, at: int | None) -> list[bytes | None]:
+    """What `begin_direct` takes."""
+    rows = [row for ticket in tickets for row in (ticket.begun.accepted, ticket.begun.claimed)]
+    accepted = [ticket.begun.accepted for ticket in tickets]
+    placed = [placing(row) for row in accepted]
+    counted: list[int | None] = []
+    for ticket, (_, priority, _) in zip(tickets, placed, strict=True):
+        claimed = ticket.begun.claimed
+        counted += (ticket.begun.accepted.at.wall, claimed.at.wall, priority, claimed.epoch)
+    return [
+        *arrays([elements(row, None) for row in rows]),
+        texts([row.task_id for row in accepted]),
+        texts([row.step_name for row in accepted]),
+        texts([ticket.begun.claimed.status for ticket in tickets]),
+        digests([row.input_hash or b"" for row in accepted]),
+        digests([ticket.begun.digest for ticket in tickets]),
+        texts([queue for queue, _, _ in placed]),
+        numbers(counted),
+        owner.encode(),
+        _pack(granted),
+        None if at is None else _pack(at),
+    ]
+
+
+_pack = struct.Struct("!q").pack
 
 
 def tasks_json(tickets: Sequence[Begun]) -> tuple[str, str]:

@@ -118,15 +118,32 @@ def _array(column: str) -> str:
     return f"${WORDS.index(column) + 2}::{type_of(column)}[]"
 
 
+def _number(back: int, column: str) -> str:
+    """A number of a row that is so many rows before the i-th one."""
+    return f"($1::bigint[])[listed.i * {len(NUMBERS)} - {len(NUMBERS) * (back + 1) - 1 - NUMBERS.index(column)}]"
+
+
 def _element(column: str) -> str:
     """A column of the i-th row; those that always hold something are never compared with `NO_NUMBER`."""
     if column == "task_id":
         return "listed.task_id"
     if column not in NUMBERS:
         return f"({_array(column)})[listed.i] AS {column}"
-    number = f"($1::bigint[])[listed.i * {len(NUMBERS)} - {len(NUMBERS) - 1 - NUMBERS.index(column)}]"
+    number = _number(0, column)
     always = column in ("event_seq", "boot_at", "format")
     return f"{number if always else f'nullif({number}, {NO_NUMBER})'} AS {column}"
+
+
+_FOLLOWS = f"""({_array("task_id")})[listed.i - 1] = listed.task_id
+      AND {_number(1, "event_seq")} = {_number(0, "event_seq")} - 1 AS follows"""
+"""Of a row that is sent with others: the one before it in the list is the one before it in its task's log."""
+
+_FITS = """coalesce(given.started_at, given.finished_at) IS NOT NULL
+    AND CASE WHEN given.kind IN ({tasks})
+      THEN given.status IN ({task})
+      ELSE given.status IN ({step})
+    END IS NOT FALSE"""
+"""Of a row by itself: what `check_row` asks."""
 
 
 def _from_json(place: int, column: str) -> str:
@@ -144,6 +161,10 @@ def _fill(schema: str) -> dict[str, str]:
         **{f"its_{column}": f"${place}" for place, column in enumerate(COLUMNS, 1)},
         "durable": _DURABLE,
         "elements": ",\n    ".join(map(_element, (*COLUMNS, "guard"))),
+        "given_columns": ", ".join(f"given.{column}" for column in COLUMNS),
+        "follows": _FOLLOWS,
+        "fits": _FITS.format(tasks=_listed(TASK_KINDS), task=_listed(TaskStatus), step=_listed(StepStatus)),
+        "no_number": str(NO_NUMBER),
         "arrayed_task_id": _array("task_id"),
         "params": ", ".join(f"p_{column} {type_of(column)}" for column in COLUMNS),
         "typed_columns": ", ".join(f"{column} {type_of(column)}" for column in COLUMNS),

@@ -112,11 +112,127 @@ FROM {{schema}}.append_several_1($1::json, $2::bytea[], $3::bytea[])
 SELECT now_at, refused
 FROM {{schema}}.append_heads_1($1::json, $2::json, $3, $4::bytea[], $5::bytea[])
 
+-- name: append_heads_direct
+-- One statement, one commit: what `append_heads_1` does where no step's freeze is asked and nobody is told; gives the task of each row
+-- that was written. Prepared, and with columns as arrays (`arrays`): the rows' first, then the heads'. Heads are locked in one order
+-- for all writers, and their epochs are asked of what is locked. Of a task's rows that stand the last one is looked at: it is the one before. A row that this cannot judge,
+-- `check_row` does.
+WITH own AS MATERIALIZED (
+  SELECT given.*
+  FROM (
+    SELECT
+      listed.task_id,
+      ($17::bigint[])[listed.i * 6 - 5] AS epoch,
+      ($17::bigint[])[listed.i * 6 - 4] AS place,
+      ($17::bigint[])[listed.i * 6 - 3] = 1 AS release,
+      nullif(($17::bigint[])[listed.i * 6 - 2], {{no_number}}) AS wake_at,
+      ($17::bigint[])[listed.i * 6 - 1] AS at,
+      ($17::bigint[])[listed.i * 6] AS seq,
+      ($18::text[])[listed.i] AS status,
+      ($19::text[])[listed.i] AS why,
+      ($20::text[])[listed.i] AS awaits,
+      ($21::bytea[])[listed.i] AS hash
+    FROM unnest($16::text[]) WITH ORDINALITY AS listed (task_id, i)
+    OFFSET 0
+  ) AS given
+  JOIN {{schema}}.tasks AS task ON task.task_id = given.task_id
+  WHERE {{durable}}
+    AND task.epoch = given.epoch
+    AND (
+      SELECT before.event_seq
+      FROM {{schema}}.events AS before
+      WHERE before.task_id = given.task_id
+        AND before.event_seq >= given.place - 1
+      ORDER BY before.event_seq DESC
+      LIMIT 1
+    ) = given.place - 1
+  ORDER BY given.task_id COLLATE "C"
+  FOR UPDATE OF task
+), changed AS (
+  UPDATE {{schema}}.tasks AS task
+  SET status = own.status, wake_at = own.wake_at, why = own.why, awaits = own.awaits, updated_at = own.at, tail_seq = own.seq,
+    tail_hash = own.hash,
+    owner = CASE WHEN NOT own.release THEN task.owner END,
+    epoch = CASE WHEN NOT own.release THEN task.epoch END,
+    lease_until = CASE WHEN NOT own.release THEN task.lease_until END,
+    claimed_at = CASE WHEN NOT own.release THEN task.claimed_at END
+  FROM own
+  WHERE task.task_id = own.task_id
+  RETURNING task.task_id, own.place
+)
+INSERT INTO {{schema}}.events ({{columns}}, checked_1)
+SELECT
+  {{given_columns}},
+  {{fits}}
+    AND given.prev_hash IS NOT NULL
+    AND (given.event_seq = changed.place OR given.follows)
+FROM (
+  SELECT {{elements}},
+  {{follows}}
+  FROM unnest({{arrayed_task_id}}) WITH ORDINALITY AS listed (task_id, i)
+  OFFSET 0
+) AS given
+JOIN changed ON changed.task_id = given.task_id
+ORDER BY given.task_id COLLATE "C", given.event_seq
+RETURNING task_id
+
 -- name: begin
 -- One statement: the first two rows and the heads of tasks, with this owner; those whose ids exist are left out. Gives the ids of
 -- those that have these claims, and whether the store is still what it was.
 SELECT begun, store_id, suspect
 FROM {{schema}}.begin_1($1::json, $2::json, $3, $4, $5, $6::bytea[], $7::bytea[])
+
+-- name: begin_direct
+-- One statement: what `begin_1` does where all ids are free; says how many rows were written, and what the store is. Prepared, and
+-- with columns as arrays (`arrays`): the rows' first, then the heads'. A row that this cannot judge, `check_row` does.
+WITH made AS (
+  INSERT INTO {{schema}}.tasks (
+    task_id, task_name, status, input_hash, created_at, updated_at, tail_seq, tail_hash, queue, priority, owner, epoch,
+    lease_until, claimed_at
+  )
+  SELECT
+    task_id, task_name, status, input_hash, at, since, 2, tail, queue, priority::integer, $23::text, epoch, now + $24::bigint, now
+  FROM (
+    SELECT
+      listed.task_id,
+      ($17::text[])[listed.i] AS task_name,
+      ($18::text[])[listed.i] AS status,
+      ($19::bytea[])[listed.i] AS input_hash,
+      ($20::bytea[])[listed.i] AS tail,
+      ($21::text[])[listed.i] AS queue,
+      ($22::bigint[])[listed.i * 4 - 3] AS at,
+      ($22::bigint[])[listed.i * 4 - 2] AS since,
+      ($22::bigint[])[listed.i * 4 - 1] AS priority,
+      ($22::bigint[])[listed.i * 4] AS epoch
+    FROM unnest($16::text[]) WITH ORDINALITY AS listed (task_id, i)
+    OFFSET 0
+  ) AS given
+  CROSS JOIN (SELECT coalesce($25::bigint, {{schema}}.clock()) AS now OFFSET 0) AS clock
+  WHERE {{durable}}
+  ORDER BY task_id COLLATE "C"
+  ON CONFLICT DO NOTHING
+  RETURNING task_id
+), written AS (
+  INSERT INTO {{schema}}.events ({{columns}}, checked_1)
+  SELECT
+    {{given_columns}},
+    {{fits}}
+      AND CASE given.event_seq
+        WHEN 1 THEN given.prev_hash IS NULL
+        WHEN 2 THEN given.prev_hash IS NOT NULL AND given.follows
+      END
+  FROM (
+    SELECT {{elements}},
+    {{follows}}
+    FROM unnest({{arrayed_task_id}}) WITH ORDINALITY AS listed (task_id, i)
+    OFFSET 0
+  ) AS given
+  JOIN made ON made.task_id = given.task_id
+  ORDER BY given.task_id COLLATE "C", given.event_seq
+  RETURNING 1
+)
+SELECT (SELECT count(*) FROM written), store_id, suspect
+FROM {{schema}}.meta
 
 -- name: accept
 -- One statement: the first row and the head, or nothing.
