@@ -15,7 +15,7 @@ from .calls import PLAIN, Frame, Input, Overran, Raised, Reply, Request, Returne
 from .canonical import encode, idempotency_key
 from .effects import Policy, StepDefinition, tighten
 from .errors import DoubtlessError, Frozen, KeyHeld, Moved, StepFailed, StoreUnavailable, UsageError
-from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump, intent_row
+from .events import READ, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump, intent_row
 from .fold import StepRecord
 from .holders import intent_data, take_key
 from .inputs import call_params, stored_input
@@ -56,12 +56,12 @@ def run_step(
         if record is not None and record.in_doubt and lost and not record.evidence and not record.answer:
             yield from ask(run, record, f"gone from the table since the intent: {', '.join(lost)}")
             continue
-        if record is None and given is not None and definition is not None and policy.effect != Effect.READ:
+        if record is None and given is not None and definition is not None and policy.effect != READ:
             other = log.given_up_beside(path, step, given.digest)
             if other is not None:
                 settle_repeat(run, definition, path, given, other)
                 continue
-        if run.suspect and definition is not None and policy.effect != Effect.READ and (record is None or not record.suspect):
+        if run.suspect and definition is not None and policy.effect != READ and (record is None or not record.suspect):
             said = record is not None and record.answer is not None  # it may have acted since the backup was made: void
             if said or (given is not None and (record is None or not record.settled)):
                 turn = 0
@@ -160,7 +160,7 @@ def begin_call(
     kwargs = call_params(run.runtime, definition, stored_input(run.runtime, given, record))
     rows: Sequence[Event] = ()
     blobs: Sequence[Blob] = ()
-    if policy.effect == Effect.READ:
+    if policy.effect == READ:
         step_seq = record.step_seq if record is not None else run.log.next_step_seq()
     else:
         if record is None:
@@ -262,7 +262,7 @@ def finish_call(frame: Frame, reply: Reply) -> tuple[Any] | None:
         if outcome is None:
             return (record_result(frame, reply.value),)
     elif isinstance(reply, Raised) and not reply.entered:
-        if definition.effect == Effect.READ:
+        if definition.effect == READ:
             raise reply.error  # nothing was asked: nothing to record
         outcome = Outcome("not_sent", "interrupted", "interrupted before the function was entered", None)
     elif isinstance(reply, Raised):
@@ -460,12 +460,12 @@ def settle_failed(run: Run, definition: StepDefinition | None, record: StepRecor
     """Give the step up: `not_applied` for a write, `failed` for a read; then raise what task code sees."""
     if not action.settled:
         now = run.runtime.store.now()
-        read = record.effect == Effect.READ
+        read = record.effect == READ
         row = draft(
             run.task_id, Kind.STEP_SETTLED, now, step_seq=record.step_seq, path=record.path, step_name=record.name,
             status=StepStatus.FAILED if read else StepStatus.NOT_APPLIED, attempt=len(record.attempts) or None,
             error=dump({"kind": action.kind, "code": action.code, "detail": action.detail}), epoch=run.log.epoch,
-            effect_class=Effect.READ if read else None, input_hash=record.input_hash if read else None,
+            effect_class=READ if read else None, input_hash=record.input_hash if read else None,
             input_ref=record.input_ref if read else None, data=key_data(record.once),
         )  # fmt: skip
         try:

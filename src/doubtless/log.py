@@ -254,7 +254,8 @@ class TaskLog(TaskFold):
 
         None: they were appended at once, as `append` does. One at a time is on its way: whoever appends next makes it land.
         """
-        with self.lock:
+        self.lock.acquire()  # no `with`, which costs twice as much: these two are done for every row on a loop
+        try:
             if self.flight is not None:
                 self._land()
             sealed, digest = self._sealed(drafts, guard)
@@ -264,12 +265,17 @@ class TaskLog(TaskFold):
                 return None
             self.flight = Flight(ticket, sealed, digest, forget)
             return self.flight
+        finally:
+            self.lock.release()
 
     def landed(self, flight: Flight) -> None:
         """Take in the rows of `submit`. Raises what `append` raises."""
-        with self.lock:
+        self.lock.acquire()
+        try:
             if flight is self.flight:
                 self._land()
+        finally:
+            self.lock.release()
         if flight.error is not None:
             raise flight.error
 

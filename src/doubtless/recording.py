@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import Frame, Run
 from .errors import Moved, StaleEpoch, StoreDamaged, StoreUnavailable
-from .events import ASKING, UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, done_row, draft, dump
+from .events import ASKING, READ, UNDO, CaseKind, Event, Instant, Kind, StepStatus, done_row, draft, dump
 from .fold import StepRecord
 from .keeping import keep_trying, spill_result, unstored
 from .latenews import late_result
@@ -30,7 +30,7 @@ def record_result(frame: Frame, value: Any) -> Any:
     if output.unstored is not None:
         raise spill_result(run, rows[0], output.unstored, output.refused)
     if record is None:
-        if definition.effect == Effect.READ and given is not None:
+        if definition.effect == READ and given is not None:
             ref, blob = keep_trying(run, lambda: run.runtime.content.put(given.text))
             rows[0] = rows[0]._replace(input_hash=given.digest, input_ref=ref)
             if blob is not None:
@@ -51,7 +51,7 @@ def settled_rows(
     """The row that settles a step as done; with a fault also the case that asks a person for the output."""
     now = run.runtime.store.now()
     error = None if output.fault is None else dump({"kind": "output", "detail": output.fault})
-    began = started.wall if effect == Effect.READ else None
+    began = started.wall if effect == READ else None
     log = run.log
     settled = done_row(
         run.task_id, now, step_seq, path, name, number, output.ref, error, log.epoch, began, log.seq + 1, log.hash
@@ -116,7 +116,7 @@ def record_outcome(frame: Frame, outcome: Outcome, *, running: bool = False) -> 
     run, definition, path, given, record = frame.run, frame.definition, frame.path, frame.given, frame.record
     runtime = run.runtime
     now = runtime.store.now()
-    read = definition.effect == Effect.READ
+    read = definition.effect == READ
     error: dict[str, Any] = {"kind": outcome.kind, "code": outcome.code, "detail": runtime.vault.mask(outcome.detail)}
     if outcome.retry_after_us is not None:
         error["retry_after_us"] = outcome.retry_after_us
@@ -124,7 +124,7 @@ def record_outcome(frame: Frame, outcome: Outcome, *, running: bool = False) -> 
     first: dict[str, Any] = {}
     if read and record is None and given is not None:
         ref, blob = keep_trying(run, lambda: runtime.content.put(given.text))
-        first = {"input_hash": given.digest, "input_ref": ref, "effect_class": Effect.READ}
+        first = {"input_hash": given.digest, "input_ref": ref, "effect_class": READ}
         blobs = [] if blob is None else [blob]
     row = draft(
         run.task_id, Kind.ATTEMPT_ENDED, now, step_seq=frame.step_seq, path=path, step_name=definition.name,

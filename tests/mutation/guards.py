@@ -544,7 +544,7 @@ GUARDS: tuple[Guard, ...] = (
         "a doubt stops reads too, unless they are declared independent",
         EXECUTOR,
         "if record is None and log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8",
-        "if record is None and log.open and policy.effect != Effect.READ and run.blocked_by_doubt(path):  # rule 8",
+        "if record is None and log.open and policy.effect != READ and run.blocked_by_doubt(path):  # rule 8",
         (
             "tasks/test_tasks_parking.py::test_no_new_intent_is_written_while_another_step_is_in_doubt_reads_may_go_on_if_declared",
         ),
