@@ -135,11 +135,12 @@ async def land(run: Run, frame: Frame) -> tuple[BaseException | None, DoubtlessE
             await (run.turn or turn_of(run.runtime.store)).end(frame.flight.ticket)
         except BaseException as error:  # noqa: BLE001 - the run is cancelled, or its loop is torn down: the commit is made now
             interrupted = error
-    return interrupted, take_in(run, frame)
+    refused, frame.flight = take_in(run, frame), None
+    return interrupted, refused
 
 
 def take_in(run: Run, frame: Frame) -> DoubtlessError | None:
-    """Take in the row that was on its way, committed now if it is not yet; what it was refused as, and is again if asked."""
+    """Take in the row that was on its way, committed now if it is not yet; what it was refused as, and is if asked again."""
     assert frame.flight is not None
     try:
         run.log.landed(frame.flight)
@@ -158,7 +159,7 @@ async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> An
     """The output, once the row that settles its step is durable."""
     interrupted, error = await land(run, frame)
     if error is not None:  # rule 6: it is recorded all the same, by itself
-        frame.shares, frame.flight = False, None
+        frame.shares = False
         try:
             done = finish_call(frame, reply)
         except (StoreError, StaleEpoch) as failed:
@@ -313,7 +314,7 @@ class Call:
     def not_begun(self, interrupted: BaseException | None) -> Raised | None:
         """Why it was not made: interrupted before its row was durable, or too late, which is recorded."""
         if self.frame.flight is not None:
-            error = take_in(self.run, self.frame)
+            error, self.frame.flight = take_in(self.run, self.frame), None
             if error is not None:
                 raise interrupted or error
             if interrupted is not None:
