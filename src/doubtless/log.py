@@ -280,19 +280,21 @@ class TaskLog(TaskFold):
             raise flight.error
 
     def _land(self) -> None:
-        flight, self.flight = self.flight, None
+        flight = self.flight
         assert flight is not None
+        refused: DoubtlessError | None = None
         try:
-            self.store.landed(flight.ticket)
+            self.store.landed(flight.ticket)  # broken into, by a signal, it is on its way still: whoever looks next asks again
         except DoubtlessError as error:
-            flight.error = error
-            if isinstance(error, Moved):
-                try:
-                    self._catch_up()
-                except StoreDamaged as damage:
-                    flight.error = damage
-        else:
+            refused = error
+        self.flight, flight.error = None, refused
+        if refused is None:
             self._appended(flight.sealed, flight.digest, flight.forget)
+        elif isinstance(refused, Moved):
+            try:
+                self._catch_up()
+            except StoreDamaged as damage:
+                flight.error = damage
 
     def _sealed(self, drafts: Sequence[Event], guard: str | None) -> tuple[list[Event], bytes]:
         if not self.sure:

@@ -80,14 +80,15 @@ def append_result(frame: Frame, rows: list[Event], output: Output, *, forget: bo
 
     `forget`: task code gets the output now and does not ask for this place again in this pass. False: somebody has
     settled the step while its call ran; the result is kept as evidence, and what stands is what the task goes on with.
-    Where the frame's driver waits for it, the row shares a commit; it calls this again when that comes to nothing.
+    Where the frame's driver waits for it, the row shares a commit; it calls this again when that comes to nothing. Not where the
+    output is unusable: nothing is handed on then, and nobody would wait.
     """
     run, path = frame.run, frame.path
     forget = forget and output.fault is None
     while True:
         try:
             try:
-                if frame.shares:
+                if frame.shares and output.fault is None:
                     frame.flight = run.log.submit(*rows, blobs=output.blobs, forget=forget)
                 else:
                     run.log.append(*rows, blobs=output.blobs, forget=forget)

@@ -26,6 +26,20 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (STORE + "tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one",),
     ),
     (
+        "a row whose landing a signal breaks into is on its way still",
+        "log.py",
+        "        flight = self.flight\n        assert flight",
+        "        flight, self.flight = self.flight, None\n        assert flight",
+        (SHARED + "a_row_whose_landing_a_signal_breaks_into_is_not_taken_for_durable",),
+    ),
+    (
+        "an output that does not fit shares no commit: nobody would wait for its row",
+        "recording.py",
+        "if frame.shares and output.fault is None:",
+        "if frame.shares:",
+        (SHARED + "an_output_that_does_not_fit_is_recorded_and_asked_for_at_once_on_a_loop_too",),
+    ),
+    (
         "a task whose run is cancelled while it is begun is given back",
         "adrivers.py",
         "                give_back(begun)\n",

@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 import psycopg
 import pytest
-from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows, statuses
+from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows, settle, statuses
 
-from doubtless import Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
+from doubtless import Answer, Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
 from doubtless.errors import DoubtlessError, InputDiffers, StoreRefused
 from doubtless.events import Kind
 from doubtless.store.pg.migrate import migrate
@@ -626,6 +626,65 @@ def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, 
     asyncio.run(lost())
     assert kinds(app, "t").count(Kind.STEP_INTENDED) == 1
     assert [row.event_seq for row in rows(app, "t")] == list(range(1, len(rows(app, "t")) + 1))
+
+
+def test_a_row_whose_landing_a_signal_breaks_into_is_not_taken_for_durable(app: Doubtless, world: World) -> None:
+    seen: list[list[str]] = []
+
+    @app.step(effect="non_idem_write")
+    async def pay(task: str, path: str) -> dict[str, Any]:
+        seen.append([kind for kind, at in paths_on_disk(app, task) if at == path])
+        return world.do(path)
+
+    @app.task
+    async def task(name: str) -> None:
+        await asyncio.gather(pay(task=name, path="1"), pay(task=name, path="2"))
+
+    landed = app.store.landed
+
+    def broken_into(ticket: Any) -> Any:
+        if getattr(ticket, "event", None) is None or ticket.event.path != "1":
+            return landed(ticket)
+        app.store.landed = landed  # type: ignore[method-assign]
+        store: Any = app.store
+        store._sharing.waiting.remove(ticket)  # as a commit leaves it that is broken into: to be written by itself
+        ticket.alone = ticket.done = True
+        raise KeyboardInterrupt
+
+    app.store.landed = broken_into  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):  # the second branch's row makes the first one's land
+        asyncio.run(app.arun(task, "t", name="t", wait=False))
+    assert all(kinds == [Kind.STEP_INTENDED] for kinds in seen)
+    assert kinds(app, "t", "1")[0] == Kind.STEP_INTENDED
+
+
+@pytest.mark.parametrize("effect", ["read", "non_idem_write"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "news"])
+def test_an_output_that_does_not_fit_is_recorded_and_asked_for_at_once_on_a_loop_too(
+    app: Doubtless, world: World, effect: Any, meanwhile: str
+) -> None:
+    asked: list[str] = []
+
+    @app.on_case
+    def tell(case: Any) -> None:
+        asked.append(case.kind)
+
+    @app.step(effect=effect)
+    async def pay(name: str) -> int:
+        if meanwhile == "news" and not world.n():  # the row that says what came of the call is not refused for good
+            app.send_event(name, "news")
+        return world.do(name)  # type: ignore[return-value]
+
+    @app.task
+    async def task(name: str) -> int:
+        return await pay(name=name)
+
+    assert isinstance(raised(asyncio.run, app.arun(task, "t", name="t")), NeedsHuman)
+    assert kinds(app, "t", "1")[-2:] == [Kind.STEP_SETTLED, Kind.CASE_OPENED]
+    assert asked == ["output"]
+    settle(app, Answer(7))
+    assert app.run(task, "t", name="t") == 7
+    assert world.n("t") == 1
 
 
 def test_branches_of_one_task_keep_one_log(app: Doubtless, world: World) -> None:
