@@ -158,8 +158,9 @@ class Doubtless(Declaring, Running, Aside, Looking, Deciding, Hosting, InTask):
             if self._runtime is None:
                 store = self.store
                 info = store.info()
-                self._runtime = self._parts(store, info.namespace, self._case_opened)
-                self._runtime.call_child, self._runtime.run_child = self._children.call, self._children
+                runtime = self._parts(store, info.namespace, self._case_opened)
+                runtime.call_child, runtime.run_child = self._children.call, self._children
+                self._runtime = runtime  # whole: another thread takes it without the lock
             return self._runtime
 
     def _validate(self) -> None:

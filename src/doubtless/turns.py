@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from . import host
 from .store.base import Shared, Store
@@ -70,6 +71,7 @@ class Aside:
                         return
             else:
                 job(self._gone.set)
+                del job  # which knows the loop
                 self._gone.set()
                 self._over.set()
 
@@ -164,14 +166,22 @@ class Turn:
         return None
 
 
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Turn]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""Of loops that take no attribute."""
+
+
+def _kept_with(loop: asyncio.AbstractEventLoop) -> dict[Any, Any]:
+    """What is kept with a loop and goes when it goes: what knows its loop would, in a mapping beside it, keep it for ever."""
+    own: dict[str, Any] | None = getattr(loop, "__dict__", None)
+    kept: dict[Any, Any] = _kept.setdefault(loop, {}) if own is None else own.setdefault("_doubtless", {})
+    return kept
 
 
 def turn_of(store: Store) -> Turn:
     """The turns of the running loop, for this store."""
     loop = asyncio.get_running_loop()
-    turns = _turns.setdefault(loop, {})
-    turn = turns.get(id(store))
+    turns = _kept_with(loop)
+    turn: Turn | None = turns.get(id(store))
     if turn is None or turn._store is not store:
         turn = turns[id(store)] = Turn(loop, store)
     return turn
@@ -208,27 +218,23 @@ class Times:
             self._loop.call_at(self._at, self._look, self._at)
 
 
-_times: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Times] = weakref.WeakKeyDictionary()
-
-
 def times_of(loop: asyncio.AbstractEventLoop) -> Times:
     """The timeouts of this loop."""
-    found = _times.get(loop)
+    kept = _kept_with(loop)
+    found: Times | None = kept.get("times")
     if found is None:
-        found = _times[loop] = Times(loop)
+        found = kept["times"] = Times(loop)
     return found
 
 
 SEATS = 32
 """How many sync calls of the async tasks of one event loop are in threads at the same time."""
 
-_seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
-
 
 def seats() -> asyncio.Semaphore:
     """The seats of the running loop: whoever calls a sync function in a thread has one, until it returns or is given up."""
-    loop = asyncio.get_running_loop()
-    found = _seats.get(loop)
+    kept = _kept_with(asyncio.get_running_loop())
+    found: asyncio.Semaphore | None = kept.get("seats")
     if found is None:
-        found = _seats[loop] = asyncio.Semaphore(SEATS)
+        found = kept["seats"] = asyncio.Semaphore(SEATS)
     return found

@@ -40,6 +40,27 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (SHARED + "an_output_that_does_not_fit_is_recorded_and_asked_for_at_once_on_a_loop_too",),
     ),
     (
+        "a task that was there is not counted as begun",
+        "store/sharing.py",
+        " and work.error is None and work.result is not None]",
+        " and work.error is None]",
+        (SHARED + "a_task_that_exists_is_found_by_the_commit_that_would_begin_it_and_nothing_is_counted",),
+    ),
+    (
+        "what is kept for an event loop goes with it",
+        "turns.py",
+        'if own is None else own.setdefault("_doubtless", {})',
+        'if own is None or own else own.setdefault("_doubtless", {})',
+        (SHARED + "what_is_kept_for_an_event_loop_goes_when_the_loop_is_gone",),
+    ),
+    (
+        "the parts that a run works with are shown to other threads when they are whole",
+        "app.py",
+        "                runtime = self._parts(",
+        "                runtime = self._runtime = self._parts(",
+        (SHARED + "another_thread_sees_the_parts_that_a_run_works_with_when_they_are_whole",),
+    ),
+    (
         "a task whose run is cancelled while it is begun is given back",
         "adrivers.py",
         "                give_back(begun)\n",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -656,6 +658,50 @@ def test_a_row_whose_landing_a_signal_breaks_into_is_not_taken_for_durable(app: 
         asyncio.run(app.arun(task, "t", name="t", wait=False))
     assert all(kinds == [Kind.STEP_INTENDED] for kinds in seen)
     assert kinds(app, "t", "1")[0] == Kind.STEP_INTENDED
+
+
+def test_what_is_kept_for_an_event_loop_goes_when_the_loop_is_gone(app: Doubtless, world: World) -> None:
+    task, loops = paying(app, world, steps=1), []
+
+    async def noted(n: int) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await app.arun(task, f"t{n}", name=f"t{n}")
+
+    for n in range(3):
+        asyncio.run(noted(n))
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3
+
+
+def test_a_task_that_exists_is_found_by_the_commit_that_would_begin_it_and_nothing_is_counted(
+    deploy: Deploys, world: World
+) -> None:
+    app = deploy()
+    if not isinstance(app.store, SqliteStore):
+        pytest.skip("a server counts in the statement that begins it")
+    task, link = paying(app, world, steps=1), app.store._link
+    app.run(task, "t", name="t")
+    counted = link.one("SELECT generation FROM meta")
+    asyncio.run(app.arun(task, "t", name="t"))
+    assert app.store.begin(app.store.first("t")) is None
+    assert link.one("SELECT generation FROM meta") == counted
+    assert world.n() == 1
+
+
+def test_another_thread_sees_the_parts_that_a_run_works_with_when_they_are_whole(app: Doubtless) -> None:
+    seen: list[Any] = []
+
+    class Children:
+        call = None
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "call":
+                seen.append(app._runtime)
+            return object.__getattribute__(self, name)
+
+    app._children = Children()  # type: ignore[assignment]
+    assert app.runtime.run_child is app._children
+    assert seen == [None]
 
 
 @pytest.mark.parametrize("effect", ["read", "non_idem_write"])

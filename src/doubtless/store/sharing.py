@@ -51,14 +51,14 @@ class Work(Waits):
 
     def do(self, cursor: apsw.Cursor) -> Any:
         """Do it in a transaction of its own."""
-        result = self.body(cursor)
+        self.result = self.body(cursor)
         count_all(cursor, [self])
-        return result
+        return self.result
 
 
 def count_all(cursor: apsw.Cursor, works: Sequence[Work]) -> int:
     """Count the claims, parks and ends of one transaction; what the mark is raised to when it is committed (0: it stays)."""
-    counting = [work for work in works if work.counts and work.error is None]
+    counting = [work for work in works if work.counts and work.error is None and work.result is not None]  # None: it was there
     count = bump(cursor) if counting else 0
     for work in counting:
         work.count = count
