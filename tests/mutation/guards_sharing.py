@@ -481,4 +481,11 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "            raise\n",
         (STORE + "a_task_whose_beginning_by_itself_is_broken_into_after_its_commit_is_no_longer_this_process_own",),
     ),
+    (
+        "PostgreSQL: what a worker asked for twice and got twice is its own",
+        "store/postgres.py",
+        "        due = Due(self._come_through(), [])\n",
+        "        due = Due([], [])\n",
+        (CUT + "what_a_worker_asks_for_twice_and_gets_twice_is_its_own",),
+    ),
 )

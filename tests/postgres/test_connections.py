@@ -12,7 +12,7 @@ from tests.postgres.wire import Cutter, Pooler
 
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event, Kind, TaskStatus, draft, row_hash, seal
-from doubtless.store.base import Blob, Claim
+from doubtless.store.base import Blob, Claim, Wanted
 from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock
 
@@ -142,6 +142,25 @@ def test_a_beginning_or_a_claim_that_comes_through_after_it_was_sent_again_is_th
     assert claim is not None and head is not None and head.epoch == claim.epoch
     store.append(handles(store, clock, claim.epoch))
     store.release("t-1", claim.epoch)
+    assert open_store().verify() == []
+
+
+def test_what_a_worker_asks_for_twice_and_gets_twice_is_its_own(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    for task in ("t-1", "t-2", "t-3"):
+        store.accept(accepted(clock, task))
+    wanted = Wanted(("task",), None)
+    cutter.order("late", "due_1")
+    (first,) = store.due(wanted, limit=1, now=0).claims
+    cutter.send()  # the one that was sent before comes through now, and takes another task
+    due = store.due(wanted, limit=2, now=0)
+    assert {claim.head.task_id for claim in (first, *due.claims)} == {"t-1", "t-2", "t-3"}
+    assert store.due(wanted, limit=2, now=0) == ([], [])
+    for claim in (first, *due.claims):
+        assert store.leases.held[claim.head.task_id].epoch == claim.epoch
+        store.append(handles(store, clock, claim.epoch, task_id=claim.head.task_id))
     assert open_store().verify() == []
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from .. import host
 from ..errors import TaskBusy
-from ..events import TERMINAL, Event, Instant, Kind, TaskStatus, draft, row_hash, seal
+from ..events import TERMINAL, Event, Instant, Kind, TaskStatus, draft, elapsed_most, row_hash, seal
 from ..fold import placing
 from ..snapshots import Snapshot
 from . import reading
@@ -22,7 +22,7 @@ from .pg.batches import Batches, Begun, begun_values, tasks_json
 from .pg.clock import ServerClock
 from .pg.content import DatabaseContent
 from .pg.heads import Beginnings, Given
-from .pg.leases import Leases, describe
+from .pg.leases import Asked, Leases, describe
 from .pg.link import Link, Refusal, Row
 from .pg.mark import MarkFile
 from .pg.opening import Gate
@@ -77,6 +77,7 @@ class PostgresStore(Writing):
         self.now = clock if own_clock else self._clock.now
         self._own_clock = own_clock
         self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
+        self._asked: list[Asked] = []
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
         self._append, self._direct = Appending(self._queries), Direct(self._queries)
@@ -246,25 +247,44 @@ class PostgresStore(Writing):
 
     def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
         """What there is to run for a worker with `limit` free places; what nobody has is claimed (`base.Store.due`)."""
-        sent, granted, owner = self._local(), self._leases.grant, self._leases.owner()
-        epochs = [self._new_epoch() for _ in range(limit)]
+        due = Due(self._come_through(), [])
+        limit = max(0, limit - len(due.claims))
+        asked = Asked(self._leases.owner(), [self._new_epoch() for _ in range(limit)], self._local(), self._leases.grant, set())
         names, idle = list(wanted.names), list(wanted.idle)
         queues = None if wanted.queues is None else list(wanted.queues)
-        args = (names, queues, idle, limit, owner, epochs, granted, self._at())
+        args = (names, queues, idle, limit, asked.owner, asked.epochs, asked.granted, self._at())
 
         def stand() -> list[Row] | None:
-            return self._link.all(self._queries["taken"], (owner, epochs)) or None
+            if asked not in self._asked:
+                self._asked.append(asked)
+            return self._link.all(self._queries["taken"], (asked.owner, asked.epochs)) or None
 
         rows = self._link.write("claim", self._queries["due"], args, stand, lambda rows: rows)
-        due = Due([], [])
         for head in map(Head._make, rows):
-            if head.owner == owner and head.epoch in epochs:
-                self._leases.hold(head.task_id, head.epoch, sent, granted)
-                due.claims.append(Claim(head, head.epoch, False))
+            if head.owner == asked.owner and head.epoch in asked.epochs:
+                due.claims.append(self._handed(asked, head, head.epoch))
             else:
                 due.heads.append(head)
         due.claims.sort(key=lambda claim: (claim.head.priority, claim.head.created_at, claim.head.task_id))
         return due
+
+    def _handed(self, asked: Asked, head: Head, epoch: int) -> Claim:
+        asked.handed.add(head.task_id)
+        self._leases.hold(head.task_id, epoch, asked.sent, asked.granted)
+        return Claim(head, epoch, False)
+
+    def _come_through(self) -> list[Claim]:
+        """The claims of statements that were sent again, and have come through since: nobody else would know of them."""
+        claims: list[Claim] = []
+        for asked in list(self._asked):
+            late = elapsed_most(asked.sent, self._local()) > asked.granted  # by then their leases are over
+            over = late or asked.owner != self._leases.owner()  # the child of a fork has not asked for it
+            for head in map(Head._make, self._link.all(self._queries["taken"], (asked.owner, asked.epochs))):
+                if head.task_id not in asked.handed and head.epoch is not None and not over:
+                    claims.append(self._handed(asked, head, head.epoch))
+            if over:
+                self._asked.remove(asked)
+        return claims
 
     def next_due(self, now: int) -> int | None:
         """The next time after `now` at which a task that nobody has is due; None: there is none."""

@@ -27,6 +27,19 @@ class Held(NamedTuple):
     margin: int
 
 
+class Asked(NamedTuple):
+    """What was asked for under these epochs, when, and for how long; `handed`: the tasks that this process knows to have.
+
+    The connection was lost meanwhile, so that it was sent again, and the first statement may still come through.
+    """
+
+    owner: str
+    epochs: list[int]
+    sent: Instant
+    granted: int
+    handed: set[str]
+
+
 class Leases:
     """This process's claims in one store.
 
