@@ -259,7 +259,7 @@ class TaskLog(TaskFold):
             if self.flight is not None:
                 self._land()
             sealed, digest = self._sealed(drafts, guard)
-            ticket = self.store.submit(sealed, guard=guard, blobs=blobs)
+            ticket = self.store.submit(sealed, guard=guard, blobs=blobs, digest=digest)
             if ticket is None:
                 self.append(*drafts, guard=guard, blobs=blobs, forget=forget)
                 return None

@@ -235,10 +235,13 @@ class Store(Protocol):
         An append whose fate is unknown is looked up by place and compared whole before it is repeated.
         """
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Shared | None:
+    def submit(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), digest: bytes | None = None
+    ) -> Shared | None:
         """Put sealed rows of one task down for the next commit, which it shares with others. None: append them instead.
 
         They are not durable before `landed` has returned, and nobody sees them. The task's next row is sealed only then.
+        `digest`: the hash of the last of them, where it is known.
         """
 
     def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Shared:

@@ -322,14 +322,16 @@ class SqliteStore(Reading):
         elif hooks is not None:
             hooks("append:after")
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | Work | None:
+    def submit(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), digest: bytes | None = None
+    ) -> Ticket | Work | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
         event = events[0]
         if self._owned.get(event.task_id) != event.epoch:
             return None
         if is_plain(events):
             return self._sharing.put(event, guard, blobs)
-        return self._sharing.add(self._several(events, guard, blobs, keep_owner=False))
+        return self._sharing.add(self._several(events, guard, blobs, digest=digest))
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
@@ -372,8 +374,12 @@ class SqliteStore(Reading):
     def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
         self._now(self._several(events, guard, blobs, keep_owner=keep_owner))
 
-    def _several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool) -> Work:
-        task_id, epoch = events[0].task_id, events[0].epoch
+    def _several(
+        self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool = False,
+        digest: bytes | None = None,
+    ) -> Work:  # fmt: skip
+        task_id, epoch, last = events[0].task_id, events[0].epoch, events[-1]
+        digest = digest or row_hash(last)
         released: list[bool] = []
 
         def body(cursor: apsw.Cursor) -> bool:
@@ -391,7 +397,7 @@ class SqliteStore(Reading):
         def after(durable: bool) -> None:
             if durable and released and epoch is not None:
                 self._owner.let_go(task_id, epoch)
-                self._chains(events[-1])
+                self._keep(task_id, (last.event_seq, digest))
             if durable and work.count:
                 self._counted(work.count)
 
@@ -399,7 +405,7 @@ class SqliteStore(Reading):
             released.append(True)
             return True
 
-        head = None if len(events) > 1 or guard is not None or blobs or keep_owner else lets_go(events[0])
+        head = None if len(events) > 1 or guard is not None or blobs or keep_owner else lets_go(last, digest)
         together = None if head is None else Together(events, None, head, written)
         counts = any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events)
         work = Work("append", body, lambda cursor: True if same(cursor, events) else None, after, together, counts)

@@ -54,13 +54,16 @@ class Several(Waits):
     """Sealed rows of one task, all or none of which are written. `release`: the owner gives the task up with them.
 
     `head`: what they change, where that is the task's head and nothing else, so that nothing but their places and their epoch
-    can refuse them; the row that changes it.
+    can refuse them; the row that changes it. `digest`: the hash of the last row, where it is known.
     """
 
-    __slots__ = ("blobs", "events", "guard", "head", "release")
+    __slots__ = ("blobs", "digest", "events", "guard", "head", "release")
 
-    def __init__(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob]) -> None:
+    def __init__(
+        self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], digest: bytes | None = None
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.digest = digest
         self.events = events
         self.guard = guard
         self.blobs = blobs
@@ -91,7 +94,7 @@ class Several(Waits):
             "task_id": first.task_id, "epoch": first.epoch, "place": first.event_seq, "count": len(self.events),
             "guard": self.guard, "release": self.release, "status": change.status, "wake_at": change.wake_at,
             "why": text(change.why), "awaits": text(change.awaits), "at": event.at.wall, "seq": last.event_seq,
-            "hash": row_hash(last).hex(),
+            "hash": ((self.digest if last is self.events[-1] else None) or row_hash(last)).hex(),
         }  # fmt: skip
 
 

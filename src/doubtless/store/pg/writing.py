@@ -74,14 +74,16 @@ class Writing(Reading):
         self._leases.let_go(last.task_id, last.epoch)
         self._chains(last)
 
-    def submit(self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = ()) -> Ticket | Several | None:
+    def submit(
+        self, events: Sequence[Event], *, guard: str | None = None, blobs: Sequence[Blob] = (), digest: bytes | None = None
+    ) -> Ticket | Several | None:
         """Put sealed rows down for the next commit that is shared (`base.Store.submit`)."""
         event = events[0]
         if not self._leases.owns(event.task_id, event.epoch):
             return None
         if is_plain(events):
             return self._sharing.put(event, guard, blobs)
-        several = Several(events, guard, blobs)
+        several = Several(events, guard, blobs, digest)
         self._batches.several.append(several)
         return several
 
