@@ -241,7 +241,7 @@ class Call:
     (`output_landed`). Wherever something stands against that, whoever waits looks for himself.
     """
 
-    __slots__ = ("call", "context", "frame", "loop", "run", "threaded", "times", "turn", "waiter")
+    __slots__ = ("call", "context", "frame", "loop", "reply", "run", "threaded", "times", "turn", "waiter")
 
     def __init__(self, run: Run, frame: Frame, threaded: bool = False) -> None:
         self.run = run
@@ -252,6 +252,7 @@ class Call:
         self.times = run.times or times_of(self.loop)
         self.waiter: asyncio.Future[None] = self.loop.create_future()
         self.call: asyncio.Future[Returned | Raised] | None = None
+        self.reply: Returned | Raised | None = None  # of an async function
 
     async def made(self) -> Reply:
         """Make it, when the attempt's row is durable, and give it up at its timeout; as `make_call`."""
@@ -270,14 +271,14 @@ class Call:
             return self.not_begun(interrupted)
         self.times.forget(self.wake)
         if interrupted is None and call.done():
-            return _reply(call)
+            return self.ended(call)
         if interrupted is not None and frame.finished is not None and frame.finished[0] is not None:
             frame.interrupted = interrupted  # its output stands: first it is handed on
-            return _reply(call)
+            return self.ended(call)
         if isinstance(interrupted, GeneratorExit) or frame.finished is not None:
             assert interrupted is not None
             raise interrupted
-        reply = await give_up(call, frame, self.threaded)
+        reply = await self.give_up(call)
         if interrupted is not None:
             if isinstance(reply, Returned):
                 run.late(frame, reply)  # it came through all the same: evidence
@@ -341,6 +342,7 @@ class Call:
             reply: Returned | Raised = Returned(value)
         except BaseException as error:  # noqa: BLE001
             reply = Raised(error)
+        self.reply = reply
         if forks.times != before:
             forks.end_child(frame.name, reply.error if isinstance(reply, Raised) else None)
         try:
@@ -367,6 +369,44 @@ class Call:
             failed = error
         self.wake(failed)
 
+    async def give_up(self, call: asyncio.Future[Returned | Raised]) -> Returned | Raised | None:
+        """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
+        run, frame = self.run, self.frame
+        if self.threaded:
+            with run.lock:
+                frame.overrun = not frame.done
+                if frame.overrun and frame.entered:
+                    run.left_behind(frame)
+            while not frame.overrun and not call.done():  # its result is on the way
+                try:
+                    await asyncio.wait({call})
+                except asyncio.CancelledError:
+                    pass
+            return None if frame.overrun else self.ended(call)
+        call.cancel()
+        try:
+            await asyncio.wait({call}, timeout=GRACE)
+        except asyncio.CancelledError:
+            pass  # cancelled twice: do not wait for it
+        if call.done():
+            return self.ended(call)
+        frame.overrun = True
+        run.left_behind(frame)
+        call.add_done_callback(lambda ended: run.late(frame, self.ended(ended)))
+        return None
+
+    def ended(self, call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
+        """What a call that has ended came to. One that was cancelled before it began has no result of its own.
+
+        Of one that asked for its own cancellation its asyncio.Task knows no result, but it was made.
+        """
+        if self.reply is not None:
+            return self.reply
+        try:
+            return call.result()
+        except asyncio.CancelledError as error:
+            return Raised(error, entered=False)
+
 
 def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
     """What a call came to whose event loop is gone: nothing can be awaited any more; a thread of it goes on.
@@ -381,41 +421,6 @@ def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
             frame.overrun = True
             run.left_behind(frame)
     return Raised(gone, running=running, entered=frame.entered)
-
-
-async def give_up(call: asyncio.Future[Returned | Raised], frame: Frame, threaded: bool) -> Returned | Raised | None:
-    """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
-    run = frame.run
-    if threaded:
-        with run.lock:
-            frame.overrun = not frame.done
-            if frame.overrun and frame.entered:
-                run.left_behind(frame)
-        while not frame.overrun and not call.done():  # its result is on the way
-            try:
-                await asyncio.wait({call})
-            except asyncio.CancelledError:
-                pass
-        return None if frame.overrun else _reply(call)
-    call.cancel()
-    try:
-        await asyncio.wait({call}, timeout=GRACE)
-    except asyncio.CancelledError:
-        pass  # cancelled twice: do not wait for it
-    if call.done():
-        return _reply(call)
-    frame.overrun = True
-    run.left_behind(frame)
-    call.add_done_callback(lambda ended: run.late(frame, _reply(ended)))
-    return None
-
-
-def _reply(call: asyncio.Future[Returned | Raised]) -> Returned | Raised:
-    """What a call that has ended came to; one that was cancelled before it began has no result of its own."""
-    try:
-        return call.result()
-    except asyncio.CancelledError as error:
-        return Raised(error, entered=False)
 
 
 def in_thread(frame: Frame) -> asyncio.Future[Returned | Raised]:
@@ -448,5 +453,3 @@ def in_thread(frame: Frame) -> asyncio.Future[Returned | Raised]:
 def _set(future: asyncio.Future[Returned | Raised], reply: Returned | Raised) -> None:
     if not future.done():
         future.set_result(reply)
-
-

@@ -12,6 +12,34 @@ CUT = "postgres/test_connections.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "what a call came to is known also where it asked for its own cancellation",
+        "adrivers.py",
+        "        if self.reply is not None:\n            return self.reply\n",
+        "",
+        (SHARED + "what_a_call_came_to_that_asked_for_its_own_cancellation_is_recorded",),
+    ),
+    (
+        "a look that fails holds no claim that came through late",
+        "store/postgres.py",
+        "came = [(before, head) for before in doubtful for head in self._come_through(before)]",
+        "came = [(b, h) for b in doubtful for h in self._come_through(b) if self._handed(b, h)]",
+        (CUT + "a_claim_that_came_through_late_is_handed_on_by_the_look_that_succeeds",),
+    ),
+    (
+        "what is asked for just now is no other thread's to hand on",
+        "store/postgres.py",
+        "                    doubtful.append(asked)",
+        "                    doubtful.append(asked)\n                    self._asked.append(asked)",
+        (CUT + "of_two_workers_of_one_process_one_is_given_a_claim_that_comes_through_late",),
+    ),
+    (
+        "a claim that comes through late goes to a worker of its queue",
+        "store/postgres.py",
+        "if asked.queues == wanted.queues else others",
+        "if True else others",
+        (CUT + "a_claim_that_comes_through_late_goes_to_a_worker_of_its_queue",),
+    ),
+    (
         "of several rows that share a commit none is written where one is refused",
         "store/sharing.py",
         '            cursor.execute("ROLLBACK TO one")',
@@ -484,8 +512,8 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "PostgreSQL: what a worker asked for twice and got twice is its own",
         "store/postgres.py",
-        "        due = Due(self._come_through(), [])\n",
-        "        due = Due([], [])\n",
+        "due = Due([self._handed(before, head) for before, head in came], [])",
+        "due = Due([], [])",
         (CUT + "what_a_worker_asks_for_twice_and_gets_twice_is_its_own",),
     ),
 )

@@ -13,6 +13,7 @@ from tests.postgres.wire import Cutter, Pooler
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event, Kind, TaskStatus, draft, row_hash, seal
 from doubtless.store.base import Blob, Claim, Wanted
+from doubtless.store.pg.link import PAUSES
 from doubtless.store.postgres import PostgresStore
 from doubtless.testing import FakeClock
 
@@ -162,6 +163,81 @@ def test_what_a_worker_asks_for_twice_and_gets_twice_is_its_own(
         assert store.leases.held[claim.head.task_id].epoch == claim.epoch
         store.append(handles(store, clock, claim.epoch, task_id=claim.head.task_id))
     assert open_store().verify() == []
+
+
+def test_a_claim_that_came_through_late_is_handed_on_by_the_look_that_succeeds(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    """A look that fails holds nothing: it would be renewed as long as the process lives, and nobody would run it."""
+    store = through(cutter.port)
+    for task in ("t-1", "t-2"):
+        store.accept(accepted(clock, task))
+    wanted = Wanted(("task",), None)
+    cutter.order("late", "due_1")
+    (first,) = store.due(wanted, limit=1, now=0).claims
+    cutter.send()
+    cutter.order("before", "due_1", times=len(PAUSES))
+    with pytest.raises(StoreUnavailable):
+        store.due(wanted, limit=2, now=0)
+    assert set(store.leases.held) == {first.head.task_id}
+    (second,) = store.due(wanted, limit=2, now=0).claims
+    assert {first.head.task_id, second.head.task_id} == {"t-1", "t-2"}
+
+
+def test_of_two_workers_of_one_process_one_is_given_a_claim_that_comes_through_late(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    for task in ("t-1", "t-2"):
+        store.accept(accepted(clock, task))
+    wanted = Wanted(("task",), None)
+    given: list[Claim] = []
+    sends = 0
+
+    def between(when: str) -> None:
+        nonlocal sends
+        sends += when == "claim:before"
+        if sends == 2:  # the first statement comes through now; the other worker looks; and the second one is lost
+            store._link.hooks = None
+            cutter.send()
+            given.extend(store.due(wanted, limit=1, now=0).claims)
+            cutter.order("before", "due_1")
+
+    store._link.hooks = between
+    cutter.order("late", "due_1")
+    given += store.due(wanted, limit=1, now=0).claims
+    assert sorted(claim.head.task_id for claim in given) == ["t-1", "t-2"]
+
+
+def test_a_claim_that_comes_through_late_goes_to_a_worker_of_its_queue(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    for task in ("t-1", "t-2"):
+        store.accept(accepted(clock, task))
+    own, other = Wanted(("task",), ("default",)), Wanted(("task",), ("other",))
+    cutter.order("late", "due_1")
+    (first,) = store.due(own, limit=1, now=0).claims
+    cutter.send()
+    assert store.due(other, limit=2, now=0) == ([], [])
+    (second,) = store.due(own, limit=2, now=0).claims
+    assert {first.head.task_id, second.head.task_id} == {"t-1", "t-2"}
+
+
+def test_a_task_that_was_given_back_and_is_claimed_once_more_by_what_comes_through_late_is_handed_on(
+    open_store: Open, cutter: Cutter, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    store = through(cutter.port)
+    store.accept(accepted(clock, "t-2"))
+    wanted = Wanted(("task",), None)
+    cutter.order("late", "due_1")
+    (first,) = store.due(wanted, limit=2, now=0).claims
+    store.release("t-2", first.epoch)
+    store.accept(accepted(clock, "t-1"))
+    cutter.send()  # it takes both: the other one under the epoch that this one had
+    due = store.due(wanted, limit=2, now=0)
+    assert [(claim.head.task_id, claim.epoch == first.epoch) for claim in due.claims] == [("t-1", True), ("t-2", False)]
+    assert store.due(wanted, limit=2, now=0) == ([], [])
 
 
 def test_while_the_server_cannot_be_reached_an_append_says_that_nobody_knows_its_fate(

@@ -17,7 +17,7 @@ from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows
 
 from doubtless import Answer, Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
 from doubtless.errors import DoubtlessError, InputDiffers, StoreRefused
-from doubtless.events import Kind
+from doubtless.events import Kind, draft
 from doubtless.store.pg.migrate import migrate
 from doubtless.store.postgres import PostgresStore
 from doubtless.store.sqlite import SqliteStore
@@ -575,6 +575,45 @@ def test_cancelled_while_its_result_is_refused_a_write_is_not_sent_again_and_the
     app.run(task, "t", name="t")
     assert world.n() == 1
     assert statuses(app, "t")["2"] == "done"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_a_call_came_to_that_asked_for_its_own_cancellation_is_recorded(app: Doubtless, world: World, refused: bool) -> None:
+    @app.step(effect="non_idem_write")
+    async def pay(idempotency_key: str = injected()) -> int:
+        world.do("pay", None, idempotency_key)
+        for each in asyncio.all_tasks():
+            if each is asyncio.current_task():
+                each.cancel()
+        return 7
+
+    @app.step(effect="non_idem_write")
+    async def lose(idempotency_key: str = injected()) -> int:
+        await pay.fn(idempotency_key)
+        raise ConnectionError("no answer")
+
+    @app.task
+    async def task(well: bool) -> int:
+        return await (pay if well else lose)()
+
+    store, submit = app.store, app.store.submit
+
+    def refuse(events: Any, **options: Any) -> Any:
+        ticket = submit(events, **options)
+        if refused and events[0].kind == Kind.STEP_SETTLED:
+            store.add("t", [draft("t", Kind.CANCEL_REQUESTED, store.now(), data={"by": "anna", "why": "no longer wanted"})])
+        return ticket
+
+    store.submit = refuse  # type: ignore[method-assign]
+    if refused:
+        assert isinstance(raised(lambda: asyncio.run(app.arun(task, "t", True))), DoubtlessError)
+        assert statuses(app, "t")["1"] == "done"
+    else:
+        assert asyncio.run(app.arun(task, "t", True)) == 7
+    with pytest.raises(NeedsHuman):
+        asyncio.run(app.arun(task, "u", False))
+    assert outcomes(app, "u", "1") == [("unknown", "ConnectionError")]
+    assert world.n("pay") == 2
 
 
 def test_an_event_loop_that_is_torn_down_while_a_result_waits_for_the_commit_leaves_the_write_done(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
@@ -77,7 +79,7 @@ class PostgresStore(Writing):
         self.now = clock if own_clock else self._clock.now
         self._own_clock = own_clock
         self._leases = Leases(self._renew, clock, self.place.lease_us, randomness, beats=heartbeat)
-        self._asked: list[Asked] = []
+        self._asked: deque[Asked] = deque()
         self._spill = Spill(os.path.join(beside, "spill"), hooks)
         self.folder = folder or DatabaseContent(self._link, self._queries, os.path.join(beside, "blobs"), hooks)
         self._append, self._direct = Appending(self._queries), Direct(self._queries)
@@ -247,44 +249,57 @@ class PostgresStore(Writing):
 
     def due(self, wanted: Wanted, *, limit: int, now: int) -> Due:
         """What there is to run for a worker with `limit` free places; what nobody has is claimed (`base.Store.due`)."""
-        due = Due(self._come_through(), [])
-        limit = max(0, limit - len(due.claims))
-        asked = Asked(self._leases.owner(), [self._new_epoch() for _ in range(limit)], self._local(), self._leases.grant, set())
-        names, idle = list(wanted.names), list(wanted.idle)
-        queues = None if wanted.queues is None else list(wanted.queues)
-        args = (names, queues, idle, limit, asked.owner, asked.epochs, asked.granted, self._at())
+        doubtful = self._doubtful(wanted)
+        try:
+            came = [(before, head) for before in doubtful for head in self._come_through(before)]
+            limit = max(0, limit - len(came))
+            epochs = [self._new_epoch() for _ in range(limit)]
+            asked = Asked(self._leases.owner(), wanted.queues, epochs, self._local(), self._leases.grant, set())
+            names, idle = list(wanted.names), list(wanted.idle)
+            queues = None if wanted.queues is None else list(wanted.queues)
+            args = (names, queues, idle, limit, asked.owner, epochs, asked.granted, self._at())
 
-        def stand() -> list[Row] | None:
-            if asked not in self._asked:
-                self._asked.append(asked)
-            return self._link.all(self._queries["taken"], (asked.owner, asked.epochs)) or None
+            def stand() -> list[Row] | None:
+                if asked not in doubtful:
+                    doubtful.append(asked)
+                return self._link.all(self._queries["taken"], (asked.owner, epochs)) or None
 
-        rows = self._link.write("claim", self._queries["due"], args, stand, lambda rows: rows)
-        for head in map(Head._make, rows):
-            if head.owner == asked.owner and head.epoch in asked.epochs:
-                due.claims.append(self._handed(asked, head, head.epoch))
-            else:
-                due.heads.append(head)
+            rows = self._link.write("claim", self._queries["due"], args, stand, lambda rows: rows)
+            # Only now, when nothing can fail any more: what is held is renewed, and nobody would run it.
+            due = Due([self._handed(before, head) for before, head in came], [])
+            for head in map(Head._make, rows):
+                if head.owner == asked.owner and head.epoch in epochs:
+                    due.claims.append(self._handed(asked, head))
+                else:
+                    due.heads.append(head)
+        finally:
+            self._asked.extend(doubtful)
         due.claims.sort(key=lambda claim: (claim.head.priority, claim.head.created_at, claim.head.task_id))
         return due
 
-    def _handed(self, asked: Asked, head: Head, epoch: int) -> Claim:
-        asked.handed.add(head.task_id)
-        self._leases.hold(head.task_id, epoch, asked.sent, asked.granted)
-        return Claim(head, epoch, False)
+    def _handed(self, asked: Asked, head: Head) -> Claim:
+        assert head.epoch is not None
+        asked.handed.add((head.task_id, head.epoch))
+        self._leases.hold(head.task_id, head.epoch, asked.sent, asked.granted)
+        return Claim(head, head.epoch, False)
 
-    def _come_through(self) -> list[Claim]:
-        """The claims of statements that were sent again, and have come through since: nobody else would know of them."""
-        claims: list[Claim] = []
-        for asked in list(self._asked):
-            late = elapsed_most(asked.sent, self._local()) > asked.granted  # by then their leases are over
-            over = late or asked.owner != self._leases.owner()  # the child of a fork has not asked for it
-            for head in map(Head._make, self._link.all(self._queries["taken"], (asked.owner, asked.epochs))):
-                if head.task_id not in asked.handed and head.epoch is not None and not over:
-                    claims.append(self._handed(asked, head, head.epoch))
-            if over:
-                self._asked.remove(asked)
-        return claims
+    def _doubtful(self, wanted: Wanted) -> list[Asked]:
+        """What was asked for in these queues, and sent again; taken out, so that no two threads hand on the same claim."""
+        found: list[Asked] = []
+        others: list[Asked] = []
+        for _ in range(len(self._asked)):
+            with contextlib.suppress(IndexError):  # another thread has taken it out
+                asked = self._asked.popleft()
+                late = elapsed_most(asked.sent, self._local()) > asked.granted  # by then its leases are over
+                if not late and asked.owner == self._leases.owner():  # the child of a fork has not asked for it
+                    (found if asked.queues == wanted.queues else others).append(asked)
+        self._asked.extend(others)
+        return found
+
+    def _come_through(self, asked: Asked) -> list[Head]:
+        """The claims of a statement that was sent again, and has come through since: nobody else would know of them."""
+        heads = map(Head._make, self._link.all(self._queries["taken"], (asked.owner, asked.epochs)))
+        return [head for head in heads if (head.task_id, head.epoch) not in asked.handed]
 
     def next_due(self, now: int) -> int | None:
         """The next time after `now` at which a task that nobody has is due; None: there is none."""

@@ -28,16 +28,17 @@ class Held(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What was asked for under these epochs, when, and for how long; `handed`: the tasks that this process knows to have.
+    """What was asked for in these queues under these epochs, when, and for how long; `handed`: the claims that are known.
 
     The connection was lost meanwhile, so that it was sent again, and the first statement may still come through.
     """
 
     owner: str
+    queues: tuple[str, ...] | None
     epochs: list[int]
     sent: Instant
     granted: int
-    handed: set[str]
+    handed: set[tuple[str, int]]
 
 
 class Leases:
