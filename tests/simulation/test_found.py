@@ -119,6 +119,6 @@ def test_a_branch_that_waits_for_the_business_key_of_another_branch_does_not_par
 def test_a_step_of_the_library_that_a_stopped_process_gave_late_is_no_error_of_the_code() -> None:
     """A sleep's own step is in no table: with a late result of it the task stood as a code error, at each retry again."""
     nodes = (Together(((Sleep(),), (Sleep(30.0),))),)
-    for at in range(7, 14):
-        faults = (Fault("kill", 2), Fault("kill", 4), Fault("stop", at, seconds=30.0))
+    for at in range(12, 18):
+        faults = (Fault("kill", 5), Fault("stop", at, seconds=30.0))
         assert simulate(Scenario(nodes, faults, schedule=828990639)).wrong == []
