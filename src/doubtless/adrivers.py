@@ -252,7 +252,7 @@ class Call:
         self.times = run.times or times_of(self.loop)
         self.waiter: asyncio.Future[None] = self.loop.create_future()
         self.call: asyncio.Future[Returned | Raised] | None = None
-        self.reply: Returned | Raised | None = None  # of an async function
+        self.reply: Returned | Raised | None = None
 
     async def made(self) -> Reply:
         """Make it, when the attempt's row is durable, and give it up at its timeout; as `make_call`."""
@@ -296,7 +296,7 @@ class Call:
                 self.waiter.set_result(None)
 
     def begin(self) -> None:
-        self.call = in_thread(self.frame) if self.threaded else self.loop.create_task(self.work())
+        self.call = self.in_thread() if self.threaded else self.loop.create_task(self.work())
         self.call.add_done_callback(self.wake)
         self.times.watch(self.wake, self.frame.policy.timeout_us / 1e6)
 
@@ -369,6 +369,32 @@ class Call:
             failed = error
         self.wake(failed)
 
+    def in_thread(self) -> asyncio.Future[Returned | Raised]:
+        """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
+        frame, loop, context = self.frame, self.loop, contextvars.copy_context()
+        context.run(current.set, frame)
+        future: asyncio.Future[Returned | Raised] = loop.create_future()
+
+        def work() -> None:
+            with frame.run.lock:
+                if frame.overrun:  # given up before it began
+                    return
+                frame.entered = True
+            self.reply = reply = context.run(called, frame)
+            with frame.run.lock:  # a signal may break in on what tells the loop: `done` says that there is a reply
+                frame.done = True
+                late = frame.overrun
+            if late:
+                frame.run.late(frame, reply)
+            else:
+                try:
+                    loop.call_soon_threadsafe(_set, future, reply)
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    frame.run.late(frame, reply)
+
+        host.thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
+        return future
+
     async def give_up(self, call: asyncio.Future[Returned | Raised]) -> Returned | Raised | None:
         """Cancel a call that overran; None: it goes on, and what comes of it is late news. One that has ended counts."""
         run, frame = self.run, self.frame
@@ -377,11 +403,6 @@ class Call:
                 frame.overrun = not frame.done
                 if frame.overrun and frame.entered:
                     run.left_behind(frame)
-            while not frame.overrun and not call.done():  # its result is on the way
-                try:
-                    await asyncio.wait({call})
-                except asyncio.CancelledError:
-                    pass
             return None if frame.overrun else self.ended(call)
         call.cancel()
         try:
@@ -421,33 +442,6 @@ def torn_down(run: Run, frame: Frame, gone: GeneratorExit) -> Raised:
             frame.overrun = True
             run.left_behind(frame)
     return Raised(gone, running=running, entered=frame.entered)
-
-
-def in_thread(frame: Frame) -> asyncio.Future[Returned | Raised]:
-    """Run a sync call in a daemon thread: a hung one must not hold up the end of the process."""
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    context.run(current.set, frame)
-    future: asyncio.Future[Returned | Raised] = loop.create_future()
-
-    def work() -> None:
-        with frame.run.lock:
-            if frame.overrun:  # given up before it began
-                return
-            frame.entered = True
-        reply = context.run(called, frame)
-        with frame.run.lock:
-            frame.done = True
-            late = frame.overrun
-        if late:
-            frame.run.late(frame, reply)
-        else:
-            try:
-                loop.call_soon_threadsafe(_set, future, reply)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                frame.run.late(frame, reply)
-
-    host.thread(target=work, name=f"doubtless-{frame.name}", daemon=True).start()
-    return future
 
 
 def _set(future: asyncio.Future[Returned | Raised], reply: Returned | Raised) -> None:

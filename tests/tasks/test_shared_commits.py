@@ -616,6 +616,29 @@ def test_what_a_call_came_to_that_asked_for_its_own_cancellation_is_recorded(app
     assert world.n("pay") == 2
 
 
+def test_a_signal_that_breaks_in_as_a_thread_tells_its_loop_of_a_result_loses_nothing_and_keeps_nobody_waiting(
+    app: Doubtless, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = paying(app, world, steps=1, threaded=True)
+    loop = asyncio.new_event_loop()
+    running = loop.create_task(app.arun(task, "t", name="t", wait=False))
+
+    def break_in(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("doubtless.adrivers._set", break_in)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(running)
+    running.cancel()
+    loop.run_until_complete(asyncio.wait({running}, timeout=PATIENCE))
+    assert running.cancelled()
+    loop.close()
+    app.run(task, "t", name="t")
+    assert world.n() == 1
+    assert statuses(app, "t")["2"] == "done"
+
+
 def test_an_event_loop_that_is_torn_down_while_a_result_waits_for_the_commit_leaves_the_write_done(
     app: Doubtless, world: World
 ) -> None:
