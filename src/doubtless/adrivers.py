@@ -48,13 +48,15 @@ async def begin_on_loop(
     begun: Claim | None
     try:
         await turn_of(store).end(ticket)
-    except BaseException:
+        begun = store.landed(ticket)
+    except DoubtlessError:
+        raise
+    except BaseException:  # also a signal that breaks in where the claim is taken in
         with suppress(DoubtlessError):  # it was not begun, or nobody knows: the caller is told what has interrupted it
             begun = store.landed(ticket)
             if begun is not None:
                 give_back(begun)
         raise
-    begun = store.landed(ticket)
     return begun
 
 

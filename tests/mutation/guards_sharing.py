@@ -12,6 +12,13 @@ CUT = "postgres/test_connections.py::test_"
 
 SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
+        "a new task whose claim a signal breaks into is given back",
+        "adrivers.py",
+        "    except BaseException:  # also a signal that breaks in where the claim is taken in",
+        "    except asyncio.CancelledError:",
+        (SHARED + "a_signal_that_breaks_in_as_a_claim_is_taken_in_leaves_a_new_task_to_nobody",),
+    ),
+    (
         "a thread's result is there as soon as it says that it is done, whatever becomes of the word to its loop",
         "adrivers.py",
         "self.reply = reply = context.run(called, frame)",

@@ -420,6 +420,24 @@ def test_cancelled_while_it_is_begun_a_task_is_recorded_and_nobodys(app: Doubtle
     assert app.verify() == []
 
 
+def test_a_signal_that_breaks_in_as_a_claim_is_taken_in_leaves_a_new_task_to_nobody(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+    store: Any = app.store
+    landed = store.landed
+
+    def break_in(ticket: Any) -> Any:
+        store.landed = landed
+        raise KeyboardInterrupt
+
+    store.landed = break_in
+    assert isinstance(raised(lambda: asyncio.run(app.arun(task, "t", name="t"))), KeyboardInterrupt)
+    head = app.store.head("t")
+    assert head is not None
+    assert (head.status, head.owner) == ("ready", None)
+    assert app.run(task, "t", name="t") == 1
+    assert app.verify() == []
+
+
 def test_cancelled_while_it_is_begun_a_task_that_cannot_be_given_back_is_given_back_later(app: Doubtless, world: World) -> None:
     task = paying(app, world, steps=1)
 
