@@ -530,4 +530,11 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "due = Due([], [])",
         (CUT + "what_a_worker_asks_for_twice_and_gets_twice_is_its_own",),
     ),
+    (
+        "PostgreSQL: the connections of a store that nobody has any more are closed",
+        "store/pg/link.py",
+        "        weakref.finalize(self, _shut_all, self._idle).atexit = False\n",
+        "",
+        (CUT + "the_connections_of_a_store_that_nobody_has_any_more_are_closed",),
+    ),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -255,6 +257,18 @@ def test_while_the_server_cannot_be_reached_an_append_says_that_nobody_knows_its
         store.append(rows)
     assert caught.value.context["written"] is None
     cutter.serve = real  # type: ignore[method-assign]
+
+
+def test_the_connections_of_a_store_that_nobody_has_any_more_are_closed(
+    server: Server, url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    store = PostgresStore(url, clock=clock.now, own_clock=True, heartbeat=False, state=str(tmp_path))
+    store.info()
+    (session,) = store._link._idle
+    closed = session.pgconn
+    del session, store
+    gc.collect()
+    assert closed.status == psycopg.pq.ConnStatus.BAD
 
 
 @pytest.mark.early

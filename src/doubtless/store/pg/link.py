@@ -112,12 +112,11 @@ class Link:
         self._conninfo = conninfo
         self._admit = admit
         self._limit = limit
-        self._begin()
-        _LINKS.add(self)
-
-    def _begin(self) -> None:
         self._idle: list[Connection] = []
-        self._free = host.slots(self._limit)
+        self._free = host.slots(limit)
+        _LINKS.add(self)
+        # What was in use when its store was closed, or is one's that nobody has closed, is closed with it.
+        weakref.finalize(self, _shut_all, self._idle).atexit = False
 
     # ------------------------------------------------------------ connections
 
@@ -260,17 +259,13 @@ class Link:
 
     def close(self) -> None:
         """Close the connections that nobody uses; the next use opens new ones."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
-            shut(connection)
+        _shut_all(self._idle)
 
     def forsake(self) -> None:
         """In the child of a fork: the connections are the parent's, and are not even closed."""
         _INHERITED.extend(self._idle)
-        self._begin()
+        self._idle.clear()
+        self._free = host.slots(self._limit)
 
 
 def connect(conninfo: str, shown: str, *, autocommit: bool = True) -> Connection:
@@ -335,6 +330,15 @@ def shut(connection: Connection) -> None:
                 connection.rollback()  # so that a pooler can give the server's connection to the next client
         finally:
             connection.close()
+
+
+def _shut_all(idle: list[Connection]) -> None:
+    while True:
+        try:
+            connection = idle.pop()
+        except IndexError:
+            return
+        shut(connection)
 
 
 _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()
