@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from .events import Effect, Event, elapsed_most
 from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
 from .outcomes import NotSent
 from .protocol import FIRST
-from .turns import seats, times_of, turn_of
+from .turns import seats, turn_of
 
 if TYPE_CHECKING:
     from .passes import Pass
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 
 def go_on_loop(run: Pass) -> None:
     """Let a pass run in the event loop of this thread."""
-    loop = asyncio.get_running_loop()
-    run.loop, run.turn, run.times, run.adrive_step = loop, turn_of(run.runtime.store), times_of(loop), adrive_step
-    run.here = partial(asyncio.current_task, loop)
+    turn = turn_of(run.runtime.store)
+    run.loop, run.turn, run.times, run.here, run.adrive_step = turn.loop, turn, turn.times, turn.here, adrive_step
 
 
 async def begin_on_loop(
@@ -249,9 +247,9 @@ class Call:
         self.run = run
         self.frame = frame
         self.threaded = threaded
-        self.loop = asyncio.get_running_loop()
         self.turn = run.turn or turn_of(run.runtime.store)
-        self.times = run.times or times_of(self.loop)
+        self.loop = self.turn.loop
+        self.times = self.turn.times
         self.waiter: asyncio.Future[None] = self.loop.create_future()
         self.call: asyncio.Future[Returned | Raised] | None = None
         self.reply: Returned | Raised | None = None

@@ -223,7 +223,7 @@ def fork_of(store: Store, task_id: str, accepted: Event) -> Fork | None:
     A task that undoes something of the fork is none: what the original did is no reason to leave that undone.
     """
     root, _, rest = task_id.partition("/")
-    if any(place.startswith("~") for place in rest.split("/")):
+    if rest and any(place.startswith("~") for place in rest.split("/")):
         return None
     terms = terms_of(accepted if not rest else store.first(root))
     return None if terms is None else Fork(terms, root, f"/{rest}" if rest else "")

@@ -232,7 +232,12 @@ class Event(NamedTuple):
     @property
     def at(self) -> Instant:
         """When the row was written: the later of its two times."""
-        return Instant(self.finished_at if self.finished_at is not None else (self.started_at or 0), self.boot_at)
+        return Instant(self.wall, self.boot_at)
+
+    @property
+    def wall(self) -> int:
+        """When the row was written, in microseconds of the wall clock."""
+        return self.finished_at if self.finished_at is not None else (self.started_at or 0)
 
     @property
     def details(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from . import host
@@ -62,7 +63,8 @@ class TaskLog(TaskFold):
         self.flight: Flight | None = None  # rows that share a commit, until they are durable and in this view
         self.groups: set[str] = set()  # the places where the log, as it was loaded, holds parallel groups
         self.restored: Restored | None = None  # what task code left in the snapshot that this view began at
-        self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, self._rows_of)
+        rows_of = partial(_rows_of, store, self.task_id)  # no method of its own: it would go with the garbage collector alone
+        self.snapshotting = None if plan is None else Snapshotting(store, self.task_id, plan, rows_of)
         self.news = 0  # how often others have added something that wakes a sleeping task
         self.remember = False  # an agent's loop looks at each of its steps once more: keep what is settled until it has
         self.turns: set[str] = set()  # the groups of an agent's turns that are under way: a model chose their calls together
@@ -71,7 +73,7 @@ class TaskLog(TaskFold):
         self._announced = claim.takeover
         self.sure = False  # whether the rows that were loaded are known to be what was written
         self._used: list[int] = []  # rows before the snapshot that are used too
-        super().__init__(self._rows_of)
+        super().__init__(rows_of)
         if claim.begun is not None:
             self._begin(claim.begun)
         else:
@@ -197,10 +199,6 @@ class TaskLog(TaskFold):
         self.steps_seen = seen
         self.open = {place: rows for place, rows in self.open.items() if place not in settled}
         return min([whole, *(first for first, _ in open_from.values())]), seq
-
-    def _rows_of(self, path: str, until: int) -> list[Event]:
-        """The rows of one step whole, from its first one on, with the takeovers since."""
-        return list(rows_of_step(self.store.rows(self.task_id), path, until))
 
     def record(self, path: str) -> StepRecord | None:
         """The fold of the open step at `path`, seen by this claim; None when nothing is logged there."""
@@ -398,6 +396,11 @@ class TaskLog(TaskFold):
         with self.lock:
             self.steps_seen += 1
             return self.steps_seen
+
+
+def _rows_of(store: Store, task_id: str, path: str, until: int) -> list[Event]:
+    """The rows of one step whole, from its first one on, with the takeovers since."""
+    return list(rows_of_step(store.rows(task_id), path, until))
 
 
 def groups_of(path: str) -> list[str]:

@@ -90,7 +90,7 @@ class Scope:
     def begin(self) -> None:
         """Belong to this thread, and to the asyncio.Task that runs in it."""
         self.thread = get_ident()
-        self.aio_task = current_aio_task() if self.run.loop is not None else None
+        self.aio_task = self.run.here() if self.run.loop is not None else None
 
     def place(self, name: str) -> str:
         """The next place, given at the call. Raises OutsideTask for a stray thread or asyncio.Task."""
@@ -127,7 +127,21 @@ class Scope:
 
 
 class Pass:
-    """One pass over the task's code: its places, its thread or asyncio.Task, and whether it parks."""
+    """One pass over the task's code: its places, its thread or asyncio.Task, and whether it parks.
+
+    `turn`, `times`: of its event loop, what the loop's tasks share. `here`: which asyncio.Task runs.
+    """
+
+    parked: Park | None = None
+    abandoned = False
+    interrupted: BaseException | None = None
+    over = False
+    hurried = False
+    ending: Ending | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    turn: Turn | None = None
+    times: Times | None = None
+    adrive_step: Callable[[Pass, StepDefinition, str, Input], Awaitable[Any]] | None = None
 
     def __init__(self, run: Owner) -> None:
         self.owner = run
@@ -137,21 +151,12 @@ class Pass:
         self.lock = host.lock()
         self.frames: set[Frame] = set()
         self._events: dict[str, threading.Event] = {}
-        self.parked: Park | None = None
-        self.abandoned = False
         self.scopes: dict[str, Scope] = {}  # by the beginning of their places
         self.root = Scope(self, "")
         self.root.count = self.log.floor  # a snapshot's state stands for the places before
         self.undriven: dict[str, str] = {}  # places whose step was called, and not awaited yet: path -> name
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.here: Callable[[], asyncio.Task[Any] | None] = current_aio_task
-        self.turn: Turn | None = None  # of this loop: what its tasks share
-        self.times: Times | None = None
-        self.adrive_step: Callable[[Pass, StepDefinition, str, Input], Awaitable[Any]] | None = None
         self.branches: set[asyncio.Task[Any]] = set()
-        self.interrupted: BaseException | None = None
-        self.over = False
-        self.hurried = False
         self.driving: set[str] = set()  # places in branches whose step is under way
         self.waits: dict[str, Park] = {}  # places that wait, and for what the pass would park
         self.waiters: set[asyncio.Task[Any]] = set()  # branches that only wait
@@ -160,7 +165,6 @@ class Pass:
         self.given_up: set[str] = set()  # places whose call was taken away from this pass
         self.suspect = run.suspect
         self.news = run.log.news  # what others had added when it began
-        self.ending: Ending | None = None
 
     @property
     def stop(self) -> threading.Event:

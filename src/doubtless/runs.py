@@ -147,7 +147,8 @@ class Runs:
             self._pay_back(task_id)
         claim = granted or store.claim(task_id)
         try:
-            self.absorb(runtime, task_id)
+            if claim.begun is None or store.info().suspect:  # of a task that begins there is nothing yet, unless its log was lost
+                self.absorb(runtime, task_id)
             if claim.head.status in TERMINAL:
                 store.release(task_id, claim.epoch)
                 return None
@@ -167,11 +168,12 @@ class Runs:
         """A claim of a task whose code this app has."""
         log = TaskLog(runtime.store, claim, owner=claim.head.owner, plan=task.code.plan)
         accepted = runtime.store.first(log.task_id) if claim.begun is None else claim.begun.accepted
-        if (undo_by := accepted.details.get("undo_by")) is not None:
+        details = accepted.details
+        if (undo_by := details.get("undo_by")) is not None:
             log.undo_by = Deadline(Instant(*undo_by[:2]), undo_by[2])
         params = runtime.content.get(accepted.input_ref) if accepted.input_ref is not None else "{}"
         run = TaskRun(runtime, log, task.code, params, wait_limit=limit)
-        run.secret = frozenset(accepted.details.get("secret", ()))
+        run.secret = frozenset(details.get("secret", ()))
         run.fork = fork_of(runtime.store, log.task_id, accepted)
         return run
 

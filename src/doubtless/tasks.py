@@ -47,8 +47,15 @@ GOODBYE = 2.0
 class TaskRun(Concluding):
     """One claim of a task: makes passes over its code until it ends or parks, then writes that down.
 
-    `params`: what the task was accepted with, as it is stored.
+    `params`: what the task was accepted with, as it is stored. `secret`: of a compensation, those of them that are secret.
     """
+
+    concluded = False
+    drained = False
+    trouble: DoubtlessError | None = None
+    interrupted: BaseException | None = None
+    fork: Fork | None = None
+    secret: frozenset[str] = frozenset()
 
     def __init__(
         self, runtime: Runtime, log: TaskLog, code: TaskCode, params: str, *, wait_limit: int | None
@@ -62,14 +69,8 @@ class TaskRun(Concluding):
         self.zombies: set[Frame] = set()
         self.unsaid: list[Callable[[], None]] = []  # what late calls said and the store did not take, to be offered again
         self.children: set[TaskRun] = set()  # the runs of child tasks that this run makes
-        self.concluded = False
-        self.trouble: DoubtlessError | None = None
-        self.interrupted: BaseException | None = None
-        self.fork: Fork | None = None
-        self.secret: frozenset[str] = frozenset()  # of a compensation: the params that are secret
         self.suspect = runtime.store.info().suspect
         self.last = Pass(self)
-        self.drained = False
         self.owes: Callable[[str, Callable[[], None]], None] = _at_once  # how it gives the task back after its end
         self.zombie_lock = host.lock()
         self._turn = host.rlock()  # a signal's handler may drain while this very thread begins a pass
@@ -163,7 +164,8 @@ class TaskRun(Concluding):
         token = current.set(this.root)
         ending = Ending()
         try:
-            await self.asettle_doubts(this)
+            if self.log.open:
+                await self.asettle_doubts(this)
             if self.log.ending:
                 await aundo_all(this)
             elif not self.log.held:
@@ -174,11 +176,12 @@ class TaskRun(Concluding):
             current.reset(token)
         except ValueError:
             pass  # its event loop is gone, and with it its context
-        for waiter in list(this.waiters):  # the code has ended without what these still wait for
+        for waiter in list(this.waiters) if this.waiters else ():  # the code has ended without what these still wait for
             waiter.cancel()
-        ending = await self.branches_ended(this, ending)
+        if this.branches or this.interrupted is not None:
+            ending = await self.branches_ended(this, ending)
         aside: list[Park] = []
-        if self.left_in_doubt(this, ending, aside):
+        if self.log.open and self.left_in_doubt(this, ending, aside):
             try:
                 await self.asettle_doubts(this)
                 ending = self.stands_before(this, ending, aside[0])
@@ -420,6 +423,4 @@ def what_interrupted(error: BaseException) -> BaseException:
 
 def wait_limit(now: Instant, wait: bool | str) -> int | None:
     """Until when a run waits in place: None for ever, otherwise a time of the store's clock."""
-    if wait is True:
-        return None
-    return now.wall + (0 if wait is False else parse_duration(wait))
+    return None if wait is True else now.wall + (0 if wait is False else parse_duration(wait))

@@ -96,10 +96,14 @@ class Turn:
     next commit. Tasks that all do the same would all wait for the same one, and the loop would stand still: then it begins with
     half of them, and works for one half while the other is committed. A few rows of a file are committed in place, which is
     shorter than two changes of threads; not so where a commit is a question to another process.
+
+    `times`: the timeouts of the loop; `here`: which asyncio.Task of it runs.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
-        self._loop = loop
+        self.loop = loop
+        self.times = times_of(loop)
+        self.here = partial(asyncio.current_task, loop)
         self._store = store
         self._waiting: deque[tuple[Shared, Over]] = deque()
         self._aside = Aside()
@@ -109,23 +113,23 @@ class Turn:
 
     def end(self, ticket: Shared) -> asyncio.Future[None]:
         """Done when this row, which was put down just now, has been committed, or refused."""
-        future = self._loop.create_future()
+        future = self.loop.create_future()
         self.then(ticket, partial(_over, future))
         return future
 
     def then(self, ticket: Shared, over: Over) -> None:
         """Call this, which raises nothing, when that row has been committed, or refused."""
         if not self._waiting and self._under_way is None:
-            self._loop.call_soon(self._commit)
+            self.loop.call_soon(self._commit)
         self._waiting.append((ticket, over))
 
     def _commit(self) -> None:
-        count, now = len(self._waiting), self._loop.time()
+        count, now = len(self._waiting), self.loop.time()
         # Two commits take longer than one: it pays where the loop has enough to do between them.
         halved = self._in_step and count >= 2 * FEW and self._ended - self._begun < 2 * (now - self._ended)
         self._begun = now
         if self._store.far or halved or (count >= FEW and not self._in_step):
-            self._under_way = self._loop.call_later(LATE, self._give_way, LATE)
+            self._under_way = self.loop.call_later(LATE, self._give_way, LATE)
             self._aside.do(partial(self._commit_aside, (count + 1) // 2 if halved else count))
         else:
             self._committed(self._flush())
@@ -133,19 +137,19 @@ class Turn:
     def _commit_aside(self, most: int, gone: Callable[[], None]) -> None:
         failed = self._flush(most, gone)
         try:
-            self._loop.call_soon_threadsafe(self._committed, failed)
+            self.loop.call_soon_threadsafe(self._committed, failed)
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
     def _give_way(self, waited: float) -> None:
         if not self._aside.give_way(LATE / 8):
-            self._under_way = self._loop.call_later(2 * waited, self._give_way, 2 * waited)
+            self._under_way = self.loop.call_later(2 * waited, self._give_way, 2 * waited)
 
     def _committed(self, failed: BaseException | None) -> None:
         if self._under_way is not None:
             self._under_way.cancel()
             self._under_way = None
-        self._ended = self._loop.time()
+        self._ended = self.loop.time()
         told: list[Over] = []
         while self._waiting and (self._waiting[0][0].done or failed is not None):
             told.append(self._waiting.popleft()[1])
@@ -179,7 +183,7 @@ def _kept_with(loop: asyncio.AbstractEventLoop) -> dict[Any, Any]:
 
 def turn_of(store: Store) -> Turn:
     """The turns of the running loop, for this store."""
-    loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()  # which asks the system each time whether it is a fork of the one that runs it
     turns = _kept_with(loop)
     turn: Turn | None = turns.get(id(store))
     if turn is None or turn._store is not store:

@@ -62,8 +62,8 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a task that is begun has an owner from its first commit on",
-        "store/sqlite.py",
-        "(*head, begun.digest, now.wall))",
+        "store/works.py",
+        "(*head, begun.digest, self.now.wall))",
         "(*head._replace(owner=None, epoch=None), begun.digest, None))",
         (STORE + "tasks_that_are_begun_share_a_commit_and_of_one_id_there_is_one",),
     ),
@@ -83,7 +83,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a task that was there is not counted as begun",
-        "store/sharing.py",
+        "store/works.py",
         " and work.error is None and work.result is not None]",
         " and work.error is None]",
         (SHARED + "a_task_that_exists_is_found_by_the_commit_that_would_begin_it_and_nothing_is_counted",),
@@ -192,7 +192,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "SQLite: many tasks that begin name an owner whose lock file is there",
         "store/owners.py",
-        "            lives = self.id == name and _same_file(self._descriptor, os.path.join(self.folder, name))\n",
+        "            lives = names == {name} and _same_file(self._descriptor, os.path.join(self.folder, name))\n",
         "            lives = True\n",
         ("store/test_owners.py::test_a_task_that_waits_to_be_begun_is_begun_by_an_owner_that_is_there",),
     ),
@@ -255,7 +255,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a loop that never rests gives way to a commit",
         "turns.py",
-        "self._loop.call_later(LATE, self._give_way, LATE)",
+        "self.loop.call_later(LATE, self._give_way, LATE)",
         "self._loop.call_later(3600, self._give_way, LATE)",
         (ASIDE + "a_loop_that_never_rests_lets_a_commit_say_that_it_is_over",),
     ),
@@ -452,15 +452,15 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a beginning that is done again finds what it has begun",
-        "store/sqlite.py",
-        "                return stands(cursor)\n",
-        "                return None\n",
+        "store/works.py",
+        "            return self.stands(cursor)\n",
+        "            return None\n",
         (STORE + "a_beginning_that_is_broken_into_after_its_commit_has_begun_the_task",),
     ),
     (
         "a beginning that was taken back counts and chains nothing",
-        "store/sqlite.py",
-        "            made.clear()  # it was taken back\n",
+        "store/works.py",
+        "        self.begun = None  # it was taken back\n",
         "",
         (STORE + "a_beginning_that_is_broken_into_before_its_commit_leaves_nothing_where_somebody_was_faster",),
     ),

@@ -47,7 +47,7 @@ def view(fold: TaskFold) -> dict[str, Any]:
 
 
 def rows_so_far(store: SqliteStore, path: str, until: int) -> list[Event]:
-    return list(loaded(store, None)._rows_of(path, until))
+    return list(loaded(store, None).rows_of(path, until))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

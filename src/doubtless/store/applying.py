@@ -55,7 +55,7 @@ def lets_go(event: Event, digest: bytes) -> tuple[SQLiteValue, ...] | None:
     """What becomes of the head that this row, of this hash, lets go (`end_heads`), where it changes nothing else; else None."""
     match project(event):
         case (HeadChange(status, wake_at, why, True, (), awaits),):
-            return (event.task_id, status, wake_at, why, event.at.wall, event.event_seq, digest, awaits)
+            return (event.task_id, status, wake_at, why, event.wall, event.event_seq, digest, awaits)
     return None
 
 

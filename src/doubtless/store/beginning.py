@@ -38,8 +38,8 @@ def begun_head(begun: Beginning, owner: str) -> Head:
     queue, priority, _ = placing(first)
     assert first.input_hash is not None and first.step_name is not None
     return Head(
-        first.task_id, first.step_name, str(TaskStatus.RUNNING), first.input_hash, owner, second.epoch, None, first.at.wall,
-        second.at.wall, None, None, queue, priority,
+        first.task_id, first.step_name, str(TaskStatus.RUNNING), first.input_hash, owner, second.epoch, None, first.wall,
+        second.wall, None, None, queue, priority,
     )  # fmt: skip
 
 

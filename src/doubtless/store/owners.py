@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -79,12 +79,13 @@ class Owner:
                 raise
             os.close(descriptor)
 
-    def hold_as(self, name: str, task_id: str, epoch: int) -> bool:
-        """`hold`, where this process still has the lock file of this name; False: it has not, and nothing was entered."""
+    def hold_as(self, names: set[str], claims: Sequence[tuple[str, int]]) -> bool:
+        """`hold`, where this process still has the lock file of these names; False: it has not, and nothing was entered."""
         with self.lock:
-            lives = self.id == name and _same_file(self._descriptor, os.path.join(self.folder, name))
+            name = self.id or ""
+            lives = names == {name} and _same_file(self._descriptor, os.path.join(self.folder, name))
             if lives:
-                self.tasks[task_id] = epoch
+                self.tasks.update(claims)
             return lives
 
     def hold(self, task_id: str, epoch: int) -> None:

@@ -9,60 +9,20 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apsw
 
 from ..errors import DoubtlessError, StoreError
 from ..events import Event
 from .base import Blob
-from .tickets import Ticket, Waiting, Waits
-from .together import MOST, NotTogether, Together, appending, write_together
-from .transaction import bump, put_blobs, same
+from .tickets import Ticket, Waiting
+from .together import MOST, NotTogether, appending, write_together
+from .transaction import put_blobs, same
+from .works import Work, count_all, hold_all
 
 if TYPE_CHECKING:
     from .link import Link
-
-
-class Work(Waits):
-    """What more than one row takes, waiting for a commit that it shares: all of it is done, or nothing.
-
-    `body`: what is done in the transaction, and gives the result; it may be done again, when what it did was taken back.
-    `stands`: looks up, after an error of the driver, whether it was; `after`: told whether it is durable, once that is known.
-    `together`: the same for the usual case, so that it can be written with others. `counts`: whether it is a claim, a park or an
-    end; `count`: what the mark is raised to then (0: it stays).
-    """
-
-    __slots__ = ("after", "body", "count", "counts", "result", "stands", "together", "what")
-
-    def __init__(
-        self, what: str, body: Callable[[apsw.Cursor], Any], stands: Callable[[apsw.Cursor], Any],
-        after: Callable[[bool], None], together: Together | None = None, counts: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.what = what
-        self.body = body
-        self.stands = stands
-        self.after = after
-        self.together = together
-        self.counts = counts
-        self.count = 0
-        self.result: Any = None
-
-    def do(self, cursor: apsw.Cursor) -> Any:
-        """Do it in a transaction of its own."""
-        self.result = self.body(cursor)
-        count_all(cursor, [self])
-        return self.result
-
-
-def count_all(cursor: apsw.Cursor, works: Sequence[Work]) -> int:
-    """Count the claims, parks and ends of one transaction; what the mark is raised to when it is committed (0: it stays)."""
-    counting = [work for work in works if work.counts and work.error is None and work.result is not None]  # None: it was there
-    count = bump(cursor) if counting else 0
-    for work in counting:
-        work.count = count
-    return count
 
 
 class Sharing:
@@ -172,8 +132,9 @@ class Sharing:
         """Write all of it with few statements; False: one cannot be written so, or is refused, and nothing of it is written."""
         try:
             write_together(cursor, [work.together for work in works if work.together is not None], tickets)
+            hold_all(works)
             for work in works:
-                work.result = work.body(cursor) if work.together is None else work.together.written()
+                work.result = work.body(cursor) if work.together is None else work.written()
                 if self._link.hooks is not None:
                     self._link.hooks(work.what + ":before")
         except (apsw.ConstraintError, DoubtlessError, NotTogether):

@@ -13,9 +13,9 @@ import apsw
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
 from ..fold import names_key, placing
 from ..snapshots import Snapshot
-from .applying import apply, check_refusal, lets_go
-from .base import Beginning, Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
-from .beginning import beginning, begun_head, refuse_no_task
+from .applying import apply, check_refusal
+from .base import Blob, Claim, Due, Head, Problem, StoreInfo, Wanted
+from .beginning import refuse_no_task
 from .chain import Linked
 from .folder import Folder, Hooks
 from .link import Link, first
@@ -27,16 +27,14 @@ from .projections import recovered
 from .reading import Reading
 from .refusals import moved
 from .schema import PLAIN, SCHEMA, queries
-from .sharing import Sharing, Work
+from .sharing import Sharing
 from .spill import Spill
 from .tickets import Ticket, is_plain
-from .together import NotTogether, Together
 from .transaction import (
     bump,
     head_of,
     head_to_claim,
     insert,
-    insert_owned,
     insert_taken,
     known,
     note_tail,
@@ -44,6 +42,7 @@ from .transaction import (
     same,
     sealed,
 )
+from .works import Appends, Begins, Work
 
 
 class SqliteStore(Reading):
@@ -137,62 +136,15 @@ class SqliteStore(Reading):
 
     def begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Claim | None:
         """`accept` and `claim` in one transaction (`base.Store.begin`)."""
-        begun: Claim | None = self._now(self._beginning(accepted, blobs))
+        begun: Claim | None = self._now(Begins(self, accepted, blobs))
         return begun
 
     def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Work:
         """Put a task down that is to be begun, for the next commit (`base.Store.submit_begin`)."""
-        return self._sharing.add(self._beginning(accepted, blobs))
+        return self._sharing.add(Begins(self, accepted, blobs))
 
-    def _beginning(self, accepted: Event, blobs: Sequence[Blob]) -> Work:
-        refuse_no_task(accepted)
-        task_id, now = accepted.task_id, self.now()
-        self.info()
-        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
-        made: list[Beginning] = []
-
-        def body(cursor: apsw.Cursor) -> Claim | None:
-            if head_of(cursor, task_id) is not None:  # done a second time, it may be what the first time has come to
-                return stands(cursor)
-            put_blobs(cursor, blobs)
-            with self._owner.claiming(now.wall, self._randomness) as owner:
-                self._owner.hold(task_id, epoch)
-            begun = beginning(accepted, owner=owner, epoch=epoch, now=now)
-            insert(cursor, begun[:2], self.path)
-            head = begun_head(begun, owner)
-            cursor.execute(self._queries["begin_head"], (*head, begun.digest, now.wall))
-            made[:] = [begun]
-            return Claim(head, epoch, False, begun)
-
-        def stands(cursor: apsw.Cursor) -> Claim | None:
-            head = head_of(cursor, task_id)
-            if head is not None and head.epoch == epoch and head.owner == self._owner.id:
-                return Claim(head, epoch, False, made[0])
-            made.clear()  # it was taken back
-            return None
-
-        def after(durable: bool) -> None:
-            if not durable or not made:
-                self._owner.let_go(task_id, epoch)
-            else:
-                self._keep(task_id, (made[0].claimed.event_seq, made[0].digest))
-                self._counted(work.count)
-
-        def together(owner: str) -> Together:
-            begun = beginning(accepted, owner=owner, epoch=epoch, now=now)
-            head = begun_head(begun, owner)
-
-            def written() -> Claim:
-                if not self._owner.hold_as(owner, task_id, epoch):
-                    raise NotTogether
-                made[:] = [begun]
-                return Claim(head, epoch, False, begun)
-
-            return Together(begun[:2], (*head, begun.digest, now.wall), None, written)
-
-        owner = self._owner.id
-        work = Work("accept", body, stands, after, None if owner is None or blobs else together(owner), counts=True)
-        return work
+    def _new_epoch(self) -> int:
+        return int.from_bytes(self._randomness(8)) >> 2 or 1
 
     def _counted(self, count: int) -> None:
         """Raise the mark to what a commit has counted; a commit that many share raises it once."""
@@ -210,7 +162,7 @@ class SqliteStore(Reading):
         """
         now = self.now()
         self.info()
-        epoch = int.from_bytes(self._randomness(8)) >> 2 or 1
+        epoch = self._new_epoch()
         counted: list[int] = []
         with self._owner.claiming(now.wall, self._randomness) as owner:
 
@@ -331,7 +283,7 @@ class SqliteStore(Reading):
             return None
         if is_plain(events):
             return self._sharing.put(event, guard, blobs)
-        return self._sharing.add(self._several(events, guard, blobs, digest=digest))
+        return self._sharing.add(Appends(self, events, guard, blobs, digest=digest))
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
@@ -372,44 +324,7 @@ class SqliteStore(Reading):
         return result
 
     def _append_several(self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], keep_owner: bool) -> None:
-        self._now(self._several(events, guard, blobs, keep_owner=keep_owner))
-
-    def _several(
-        self, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool = False,
-        digest: bytes | None = None,
-    ) -> Work:  # fmt: skip
-        task_id, epoch, last = events[0].task_id, events[0].epoch, events[-1]
-        digest = digest or row_hash(last)
-        released: list[bool] = []
-
-        def body(cursor: apsw.Cursor) -> bool:
-            put_blobs(cursor, blobs)
-            if not insert_owned(cursor, events, guard, self._owner, self.path):
-                return True
-            releasing = [apply(cursor, event) for event in events]  # every row is applied, whatever the first one says
-            if any(releasing) and not keep_owner:
-                cursor.execute(self._queries["release"], (task_id, epoch))
-                released.append(True)
-            if work.counts and len(events) > 1:
-                note_tail(cursor, events[-1])
-            return True
-
-        def after(durable: bool) -> None:
-            if durable and released and epoch is not None:
-                self._owner.let_go(task_id, epoch)
-                self._keep(task_id, (last.event_seq, digest))
-            if durable and work.count:
-                self._counted(work.count)
-
-        def written() -> bool:
-            released.append(True)
-            return True
-
-        head = None if len(events) > 1 or guard is not None or blobs or keep_owner else lets_go(last, digest)
-        together = None if head is None else Together(events, None, head, written)
-        counts = any(event.kind in (Kind.TASK_PARKED, Kind.TASK_ENDED) for event in events)
-        work = Work("append", body, lambda cursor: True if same(cursor, events) else None, after, together, counts)
-        return work
+        self._now(Appends(self, events, guard, blobs, keep_owner=keep_owner))
 
     def add(self, task_id: str, drafts: Sequence[Event], *, expect: int | None = None, blobs: Sequence[Blob] = ()) -> list[Event]:
         """Append drafts without an epoch: a person's answer, cancel, freeze, evidence (`base.Store.add`)."""

@@ -6,8 +6,8 @@ taken again. Whoever cannot be written so, or is refused, takes all of it back: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -28,15 +28,11 @@ class NotTogether(Exception):
 
 
 class Together(NamedTuple):
-    """What a piece of work writes, where that is rows and one head: of a task that begins with them, or of one that ends.
-
-    `written`: told in the transaction that it is; gives the result. Raises: NotTogether.
-    """
+    """What a piece of work writes, where that is rows and one head: of a task that begins with them, or of one that ends."""
 
     rows: Sequence[Event]
     begins: Sequence[SQLiteValue] | None
     ends: Sequence[SQLiteValue] | None
-    written: Callable[[], Any]
 
 
 class Statement:
