@@ -451,6 +451,13 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (SHARED + "cancelled_while_it_is_begun_a_task_that_cannot_be_given_back_is_given_back_later",),
     ),
     (
+        "a task that begins where the log was lost takes in what was spilled of its first life",
+        "runs.py",
+        "if claim.begun is None or store.info().suspect:",
+        "if claim.begun is None:",
+        ("people/test_results_are_kept.py::test_a_task_whose_log_was_lost_takes_in_what_was_spilled_of_its_first_life",),
+    ),
+    (
         "a beginning that is done again finds what it has begun",
         "store/works.py",
         "            return self.stands(cursor)\n",

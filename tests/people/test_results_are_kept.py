@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from people_ground import Child, Clock, Desk, MakeApp, answer, land_and_lose_the
 from doubtless import Doubtless, NeedsHuman, StepFailed, TaskFailed
 from doubtless.answers import Abandon, Answer, Deny, DidNotHappen, Happened
 from doubtless.errors import AnswerRefused, StoreUnavailable
+from doubtless.events import Kind
+from doubtless.store.recover import recover
+from doubtless.store.sqlite import SqliteStore
 
 MakeDesk = Callable[..., Desk]
 
@@ -166,6 +170,29 @@ def test_a_result_that_can_be_spilled_nowhere_is_kept_in_the_process(make_app: M
     full.empty()
     assert full.run() == "payment-1"
     assert full.effects == 1
+
+
+def test_a_task_whose_log_was_lost_takes_in_what_was_spilled_of_its_first_life(
+    full: Full, make_app: MakeApp, clock: Clock, tmp_path: Path
+) -> None:
+    store = full.app.store
+    assert isinstance(store, SqliteStore)
+    store.info()
+    with sqlite3.connect(store.path) as live, sqlite3.connect(tmp_path / "backup.db") as backup:
+        live.backup(backup)
+    full.lost()
+    full.app.close()
+    for end in ("-wal", "-shm"):
+        Path(store.path + end).unlink(missing_ok=True)
+    (tmp_path / "backup.db").replace(store.path)
+    assert recover(store.path, clock=clock.now, accept=True, by="ann", why="the disk died").accepted
+
+    other = Full(make_app())
+    with pytest.raises(NeedsHuman):
+        other.run()
+    assert (full.effects, other.effects, spilled(tmp_path)) == (1, 0, [])
+    (kept,) = [row for row in other.app.store.rows("f1") if row.kind == Kind.EVIDENCE_STORED]
+    assert "payment-1" in str(other.app.runtime.content.get(kept.output_ref or ""))
 
 
 def test_a_result_that_is_kept_in_the_process_alone_is_a_doubt_when_the_process_dies(
