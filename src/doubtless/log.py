@@ -52,6 +52,11 @@ class TaskLog(TaskFold):
     something newer than this view (`Moved`, after which the view is fresh). `plan`: how often a snapshot is made.
     """
 
+    __slots__ = (
+        "_announced", "_since", "_used", "epoch", "flight", "groups", "lock", "news", "origins", "owner", "remember", "restored",
+        "snapshotting", "store", "sure", "task_id", "turns", "undo_by",
+    )  # fmt: skip
+
     forgets = True
 
     def __init__(self, store: Store, claim: Claim, *, owner: str | None, plan: Plan | None = None) -> None:

@@ -62,6 +62,11 @@ class TaskFold:
     one of them has come that such a state does not know. `forgets`: settled steps are taken out as task code meets them.
     """
 
+    __slots__ = (
+        "answered", "cancel", "cases", "events", "fail_answer", "failing", "floor", "hash", "hold_row", "let_stand", "open",
+        "reached_back", "rows_of", "seq", "settled", "steps_seen", "tries",
+    )  # fmt: skip
+
     forgets = False
 
     def __init__(self, rows_of: Callable[[str, int], list[Event]]) -> None:

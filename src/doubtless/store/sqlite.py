@@ -297,7 +297,7 @@ class SqliteStore(Reading):
             with self._link.lock:
                 if not ticket.done:
                     self._sharing.commit()
-        if isinstance(ticket, Work):
+        if not isinstance(ticket, Ticket):
             return self._came_to(ticket)
         if ticket.error is not None:
             raise ticket.error
