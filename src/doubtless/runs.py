@@ -255,6 +255,7 @@ class Runs:
         if run.trouble is not None:
             raise run.trouble
         if run.last_row is not None and run.last_row.status == TaskStatus.DONE:
+            run.part()
             return self.output(run.code.name, run.last_row)
         head = self.app.store.head(run.task_id)
         assert head is not None

@@ -85,6 +85,16 @@ class TaskRun(Concluding):
                 self.last.park("drained: this process stops")
             return self.last
 
+    def part(self) -> None:
+        """Part from its last pass, once both are over: they go with whoever has them last, and need no garbage collector.
+
+        What goes on all the same, a call that was left behind, knows its pass and that its run.
+        """
+        this = self.last
+        if this.over:
+            this.scopes.clear()
+            del this.root, self.last
+
     def arguments(self) -> dict[str, Any]:
         """The task's params, decoded anew for each pass and typed by its annotations; a secret as what its steps take."""
         params: dict[str, Any] = canonical.decode(self.params)

@@ -458,6 +458,13 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         ("people/test_results_are_kept.py::test_a_task_whose_log_was_lost_takes_in_what_was_spilled_of_its_first_life",),
     ),
     (
+        "a run that has ended goes at once, and waits for no garbage collector",
+        "runs.py",
+        "            run.part()\n",
+        "",
+        (SHARED + "a_run_that_has_ended_goes_at_once_and_needs_no_garbage_collector",),
+    ),
+    (
         "a beginning that is done again finds what it has begun",
         "store/works.py",
         "            return self.stands(cursor)\n",

@@ -18,9 +18,13 @@ from tasks_ground import PATIENCE, Deploys, World, kinds, outcomes, raised, rows
 from doubtless import Answer, Doubtless, NeedsHuman, StoreUnavailable, TaskFrozen, injected
 from doubtless.errors import DoubtlessError, InputDiffers, StoreRefused
 from doubtless.events import Kind, draft
+from doubtless.log import TaskLog
+from doubtless.passes import Pass
 from doubtless.store.pg.migrate import migrate
 from doubtless.store.postgres import PostgresStore
 from doubtless.store.sqlite import SqliteStore
+from doubtless.store.tickets import Waits
+from doubtless.tasks import TaskRun
 from doubtless.testing import FakeClock
 
 SIDE_BY_SIDE = 20
@@ -751,6 +755,22 @@ def test_what_is_kept_for_an_event_loop_goes_when_the_loop_is_gone(app: Doubtles
         asyncio.run(noted(n))
     gc.collect()
     assert [loop() for loop in loops] == [None] * 3
+
+
+def test_a_run_that_has_ended_goes_at_once_and_needs_no_garbage_collector(app: Doubtless, world: World) -> None:
+    task = paying(app, world, steps=1)
+
+    async def side_by_side() -> None:
+        await asyncio.gather(*(app.arun(task, f"recon-{n}", name=f"recon-{n}") for n in range(4)))
+
+    gc.collect()
+    before = sum(isinstance(one, TaskRun | Pass | TaskLog | Waits) for one in gc.get_objects())  # of other tests
+    gc.disable()
+    try:
+        asyncio.run(side_by_side())
+        assert sum(isinstance(one, TaskRun | Pass | TaskLog | Waits) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 def test_a_task_that_exists_is_found_by_the_commit_that_would_begin_it_and_nothing_is_counted(
