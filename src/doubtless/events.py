@@ -367,7 +367,7 @@ def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> lis
         if sealed:
             last_hash = row_hash(sealed[-1])
         last_seq += 1
-        sealed.append(Event._make((event[0], last_seq, *event[2:-1], last_hash)))
+        sealed.append(_make(Event, (event[0], last_seq, *event[2:-1], last_hash)))
     return sealed
 
 

@@ -108,10 +108,13 @@ class Placing(NamedTuple):
     not_before: int | None = None
 
 
+_PLACED = Placing()
+
+
 def placing(accepted: Event) -> Placing:
     """What a task's first row says of its place among others."""
     if accepted.data is None:
-        return Placing()
+        return _PLACED
     data = accepted.details
     return Placing(data.get("queue", "default"), data.get("priority", 0), data.get("not_before"))
 

@@ -78,7 +78,6 @@ class Begins(Work):
     what = "accept"
 
     def __init__(self, store: SqliteStore, accepted: Event, blobs: Sequence[Blob]) -> None:
-        refuse_no_task(accepted)
         super().__init__(store, True)
         self.accepted = accepted
         self.blobs = blobs
@@ -88,7 +87,9 @@ class Begins(Work):
         self.begun: Beginning | None = None
         self.claim: Claim | None = None  # what it gives where it is written with others
         owner = store._owner.id
-        if owner is not None and not blobs:
+        if owner is None or blobs:
+            refuse_no_task(accepted)
+        else:
             begun = beginning(accepted, owner=owner, epoch=self.epoch, now=self.now)
             head = begun_head(begun, owner)
             self.claim = Claim(head, self.epoch, False, begun)
