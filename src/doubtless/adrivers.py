@@ -76,7 +76,8 @@ async def adrive_step(run: Run, definition: StepDefinition, path: str, given: In
                 if reply is not None:
                     done = finish_call(frame, reply)
                     if done is not None:
-                        return done[0] if is_told(frame) else await _landed_result(run, frame, reply, done[0])
+                        told = frame.flight is None and frame.interrupted is None  # nothing is left to wait for, or to tell
+                        return done[0] if told else await _landed_result(run, frame, reply, done[0])
         except (StoreError, StaleEpoch) as error:
             raise run.broken(error) from error
     return await adrive(run, run_step(run, definition, path, given, shares=True))
@@ -105,7 +106,7 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 except BaseException as error:  # noqa: BLE001 - nothing was written, nothing is called
                     reply, go_on = error, loop.throw
     except StopIteration as end:
-        if frame is None or is_told(frame):
+        if frame is None or (frame.flight is None and frame.interrupted is None):
             return end.value
         return await _landed_result(run, frame, reply, end.value)
     except (StoreError, StaleEpoch) as error:
@@ -148,11 +149,6 @@ def take_in(run: Run, frame: Frame) -> DoubtlessError | None:
         return error
     frame.flight = None
     return None
-
-
-def is_told(frame: Frame) -> bool:
-    """Whether nothing is left to wait for, or to tell, before the output of the call is handed on."""
-    return frame.flight is None and frame.interrupted is None
 
 
 async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> Any:
@@ -271,7 +267,7 @@ class Call:
             return self.not_begun(interrupted)
         self.times.forget(self.wake)
         if interrupted is None and call.done():
-            return self.ended(call)
+            return self.reply or self.ended(call)
         if interrupted is not None and frame.finished is not None and frame.finished[0] is not None:
             frame.interrupted = interrupted  # its output stands: first it is handed on
             return self.ended(call)

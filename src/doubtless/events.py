@@ -344,15 +344,16 @@ def row_hash(event: Event) -> bytes:
         task, seq, step, path, name, kind, status, attempt, effect, key, digest, given, made, error, data, began, ended, boot,
         epoch, form, prev,
     ) = event  # fmt: skip
-    text = _HASHED % (
-        task, seq, step, path, name, kind, status, attempt, effect, key and key.hex(), digest and digest.hex(),
-        given.hex() if type(given) is bytes else given, made.hex() if type(made) is bytes else made, error,
-        data.hex() if type(data) is bytes else data, began, ended, boot, epoch, form, prev and prev.hex(),
+    columns = (
+        task, str(seq), str(step), "None" if path is None else path, "None" if name is None else name, kind,
+        "None" if status is None else status, str(attempt), "None" if effect is None else effect,
+        "None" if key is None else key.hex(), "None" if digest is None else digest.hex(),
+        "None" if given is None else given.hex() if isinstance(given, bytes) else given,
+        "None" if made is None else made.hex() if isinstance(made, bytes) else made, "None" if error is None else error,
+        "None" if data is None else data.hex() if isinstance(data, bytes) else data, str(began), str(ended), str(boot), str(epoch),
+        str(form), "None" if prev is None else prev.hex(),
     )  # fmt: skip
-    return sha256(text.encode()).digest()
-
-
-_HASHED = "\0".join(["%s"] * len(COLUMNS))
+    return sha256("\0".join(columns).encode()).digest()
 
 
 def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:

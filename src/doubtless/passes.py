@@ -481,10 +481,12 @@ async def acall_step(this: Pass, definition: StepDefinition, path: str, given: I
     """The async half of `call_step`: the place is taken already, in the task's own code."""
     this.check()
     this.undriven.pop(path, None)  # not before: what begins only after the task's code has ended is never driven
-    settled = this.enter(definition, path, given)
-    if settled is not None:
-        return replayed(this, definition, path, settled)
-    return await adrive_place(this, definition, path, given)
+    settled = this.log.settled.pop(path, None)  # as in `call_step`
+    if settled is None or settled[1] != given.digest or settled[0] != definition.name:
+        settled = this.meet(definition, path, given, settled)
+        if settled is None:
+            return await adrive_place(this, definition, path, given)
+    return replayed(this, definition, path, settled)
 
 
 async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:

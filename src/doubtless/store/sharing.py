@@ -92,7 +92,7 @@ class Sharing:
             if works or any(ticket.blobs for ticket in tickets):
                 count = self._in_one(cursor, works, tickets, gone)
             else:
-                statement = appending([(ticket.event, ticket.guard) for ticket in tickets])
+                statement = appending(tickets)
                 if gone is not None:
                     gone()
                 try:
@@ -146,7 +146,7 @@ class Sharing:
     def _do_row(self, cursor: apsw.Cursor, ticket: Ticket) -> None:
         put_blobs(cursor, ticket.blobs)
         try:
-            cursor.execute(*appending([(ticket.event, ticket.guard)]))
+            cursor.execute(*appending([ticket]))
         except apsw.ConstraintError:
             ticket.alone = True
 

@@ -7,7 +7,7 @@ taken again. Whoever cannot be written so, or is refused, takes all of it back: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import apsw
 
@@ -58,12 +58,28 @@ _new_rows = Statement("begin_rows", NEW_ROW)
 _old_heads = Statement("end_heads", OLD_HEAD)
 
 
-def appending(rows: Sequence[tuple[Event, str | None]]) -> tuple[str, list[SQLiteValue]]:
+class Row(Protocol):
+    """A row that is to be appended. `guard`: refused while this step is frozen."""
+
+    @property
+    def event(self) -> Event: ...
+    @property
+    def guard(self) -> str | None: ...
+
+
+class OfWork(NamedTuple):
+    """A row of a piece of work."""
+
+    event: Event
+    guard: str | None = None
+
+
+def appending(rows: Sequence[Row]) -> tuple[str, list[SQLiteValue]]:
     """The statement that appends these rows, each with its guard and checked by itself; no more than `MOST` of them."""
     values: list[SQLiteValue] = []
-    for event, guard in rows:
-        values += event
-        values.append(guard)
+    for row in rows:
+        values += row.event
+        values.append(row.guard)
     return _append.of(len(rows), values)
 
 
@@ -72,10 +88,10 @@ def write_together(cursor: apsw.Cursor, works: Sequence[Together], tickets: Sequ
     begun = [work for work in works if work.begins is not None]
     _write(cursor, _new_heads, [work.begins for work in begun if work.begins is not None])
     _write(cursor, _new_rows, [event for work in begun for event in work.rows])
-    rows: list[tuple[Event, str | None]] = [(event, None) for work in works if work.begins is None for event in work.rows]
+    rows: list[Row] = [OfWork(event) for work in works if work.begins is None for event in work.rows]
     for ticket in tickets:
         put_blobs(cursor, ticket.blobs)
-        rows.append((ticket.event, ticket.guard))
+        rows.append(ticket)
     for first in range(0, len(rows), MOST):
         cursor.execute(*appending(rows[first : first + MOST]))
     _write(cursor, _old_heads, [work.ends for work in works if work.ends is not None])
