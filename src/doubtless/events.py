@@ -350,8 +350,8 @@ def row_hash(event: Event) -> bytes:
         "None" if key is None else key.hex(), "None" if digest is None else digest.hex(),
         "None" if given is None else given.hex() if isinstance(given, bytes) else given,
         "None" if made is None else made.hex() if isinstance(made, bytes) else made, "None" if error is None else error,
-        "None" if data is None else data.hex() if isinstance(data, bytes) else data, str(began), str(ended), str(boot), str(epoch),
-        str(form), "None" if prev is None else prev.hex(),
+        "None" if data is None else data.hex() if isinstance(data, bytes) else data, str(began), str(ended), str(boot),
+        str(epoch), str(form), "None" if prev is None else prev.hex(),
     )  # fmt: skip
     return sha256("\0".join(columns).encode()).digest()
 
