@@ -223,11 +223,12 @@ class HalvesWriter:
         self.waiting.append(put)
         return self.turn.end(put)
 
-    def flush(self, most: int | None = None, gone: Gone = None) -> None:
+    def flush(self, most: int | None = None, gone: Gone = None) -> int:
         taken = [self.waiting.popleft() for _ in range(min(most or len(self.waiting), len(self.waiting)))]
         self.sink.commit_at_once([put.row for put in taken], gone)
         for put in taken:
             put.done = True
+        return len(self.waiting)
 
     def close(self) -> None:
         pass

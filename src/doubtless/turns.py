@@ -60,6 +60,11 @@ class Aside:
         """Stand still for so long, or until the last job is over; whether it is."""
         return self._over.wait(seconds)
 
+    def goes_on(self) -> None:
+        """Say that what was to be done is over, and that its job does more of the same."""
+        self._over.set()
+        self._over.clear()
+
     def _work(self) -> None:
         while True:
             try:
@@ -132,12 +137,19 @@ class Turn:
             self._under_way = self.loop.call_later(LATE, self._give_way, LATE)
             self._aside.do(partial(self._commit_aside, (count + 1) // 2 if halved else count))
         else:
-            self._committed(self._flush())
+            failed, _ = self._flush()
+            self._committed(failed)
 
     def _commit_aside(self, most: int, gone: Callable[[], None]) -> None:
-        failed = self._flush(most, gone)
+        failed, left = self._flush(most, gone)
+        again = False
         try:
-            self.loop.call_soon_threadsafe(self._committed, failed)
+            while failed is None and left >= FEW and 2 * left >= most:
+                self._aside.goes_on()
+                self.loop.call_soon_threadsafe(self._committed, None, True, again)
+                most, again = left, True
+                failed, left = self._flush()
+            self.loop.call_soon_threadsafe(self._committed, failed, False, again)
         except RuntimeError:  # the loop is closed: nobody waits any more
             pass
 
@@ -145,29 +157,30 @@ class Turn:
         if not self._aside.give_way(LATE / 8):
             self._under_way = self.loop.call_later(2 * waited, self._give_way, 2 * waited)
 
-    def _committed(self, failed: BaseException | None) -> None:
+    def _committed(self, failed: BaseException | None, goes_on: bool = False, again: bool = False) -> None:
         if self._under_way is not None:
             self._under_way.cancel()
-            self._under_way = None
+            self._under_way = self.loop.call_later(LATE, self._give_way, LATE) if goes_on else None
         self._ended = self.loop.time()
         told: list[Over] = []
         while self._waiting and (self._waiting[0][0].done or failed is not None):
             told.append(self._waiting.popleft()[1])
-        if not told:  # nothing was committed: each looks for itself
+        if not told and not (goes_on or again):  # nothing was committed: each looks for itself
             told = [over for _, over in self._waiting]
             self._waiting.clear()
         self._in_step = not self._waiting
-        if self._waiting:
+        if goes_on:
+            self._begun = self._ended
+        elif self._waiting:
             self._commit()
         for over in told:
             over(failed)
 
-    def _flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> BaseException | None:
+    def _flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> tuple[BaseException | None, int]:
         try:
-            self._store.flush(most, gone)
+            return None, self._store.flush(most, gone)
         except BaseException as error:  # noqa: BLE001 - a signal's: it goes on in whoever waits
-            return error
-        return None
+            return error, 0
 
 
 _kept: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = weakref.WeakKeyDictionary()

@@ -247,8 +247,8 @@ class Store(Protocol):
     def submit_begin(self, accepted: Event, blobs: Sequence[Blob] = ()) -> Shared:
         """Put a task down that `begin` would begin, for the next commit; `landed` gives what that would."""
 
-    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
-        """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones.
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
+        """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones. How much waits still.
 
         A row that is refused does not harm the others. `gone`: called when nothing but the commit itself is left to do, which
         leaves the interpreter to other threads.

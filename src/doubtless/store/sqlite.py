@@ -285,11 +285,13 @@ class SqliteStore(Reading):
             return self._sharing.put(event, guard, blobs)
         return self._sharing.add(Appends(self, events, guard, blobs, digest=digest))
 
-    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
-        """Commit what was put down, or the oldest of it; what came of each row says `landed`."""
-        if self._sharing.waiting or self._sharing.works:
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
+        """Commit what was put down, or the oldest of it; how much waits still. What came of each row says `landed`."""
+        sharing = self._sharing
+        if sharing.waiting or sharing.works:
             with self._link.lock:
-                self._sharing.commit(most, gone)
+                sharing.commit(most, gone)
+        return len(sharing.waiting) + len(sharing.works)
 
     def landed(self, ticket: Ticket | Work) -> Any:
         """Return when what a ticket stands for is durable; raise what its method would (`base.Store.landed`)."""

@@ -100,11 +100,10 @@ class MortalStore:
     def _at_begin(self, when: Literal["before", "after"]) -> None:
         """The point before and after the commit of a task that is begun."""
 
-    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
         """Commit what was put down; a dead process commits nothing."""
         with self._lock:
-            if self._dead is None:
-                self._store.flush(most, gone)
+            return self._store.flush(most, gone) if self._dead is None else 0
 
     def landed(self, put: Put) -> Any:
         """What came of it; the process may die when it is durable."""

@@ -133,9 +133,9 @@ class Batches:
         self.several: Waiting[Several] = Waiting()
 
     @property
-    def waiting(self) -> bool:
-        """Whether something waits."""
-        return bool(self.begun or self.several)
+    def waiting(self) -> int:
+        """How much waits."""
+        return len(self.begun) + len(self.several)
 
     def commit(self, most: int | None = None) -> None:
         """Commit what waits, or the oldest of each kind. What is refused does not harm the others."""

@@ -87,11 +87,12 @@ class Writing(Reading):
         self._batches.several.append(several)
         return several
 
-    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
-        """Commit what was put down, or the oldest rows of it; what came of each says `landed`."""
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
+        """Commit what was put down, or the oldest rows of it; how much waits still. What came of each row says `landed`."""
         if self._sharing.waiting or self._batches.waiting:
             with self._sharing.turn:
                 self._commit(most, gone)
+        return len(self._sharing.waiting) + self._batches.waiting
 
     def _commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         try:
