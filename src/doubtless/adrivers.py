@@ -19,8 +19,9 @@ from .drivers import called
 from .effects import StepDefinition
 from .errors import DoubtlessError, Parking, StaleEpoch, StoreError
 from .events import Effect, Event, elapsed_most
-from .executor import StoreRefusal, begin_call, finish_call, may_call, run_step, unwritten
+from .executor import StoreRefusal, begin_call, due, finish_call, may_call, run_step, unwritten
 from .outcomes import NotSent
+from .outputs import replayed
 from .protocol import FIRST
 from .turns import seats, turn_of
 
@@ -58,11 +59,29 @@ async def begin_on_loop(
     return begun
 
 
-async def adrive_step(run: Run, definition: StepDefinition, path: str, given: Input) -> Any:
-    """Run the step at `path` on the event loop; where nothing is logged and no step is open, straight to its call."""
+async def adrive_step(run: Pass, definition: StepDefinition, path: str, given: Input, met: bool) -> Any:
+    """Run the step at a place that was given, on the event loop, in the asyncio.Task of its scope.
+
+    `met`: what the log holds there was looked at; otherwise it is first, when the call is awaited, and may be the answer.
+    Where nothing is logged and no step is open, it goes straight to its call. One coroutine, because all of them are resumed
+    whenever the step goes on.
+    """
     log = run.log
-    if not log.open and not run.suspect and given.once is None and log.undo_by is None:
-        try:
+    if not met:
+        run.check()
+        run.undriven.pop(path, None)  # not before: what begins only after the task's code has ended is never driven
+        settled = log.settled.pop(path, None)  # as in `call_step`
+        if settled is None or settled[1] != given.digest or settled[0] != definition.name:
+            settled = run.meet(definition, path, given, settled)
+        if settled is not None:
+            return replayed(run, definition, path, settled)
+    here = run.here()
+    branch = here if here is not run.root.aio_task else None
+    if branch is not None:
+        run.branches.add(branch)
+    run.driving.add(path)
+    try:
+        if not log.open and not run.suspect and given.once is None and log.undo_by is None:
             now = run.runtime.store.now()
             frame = begin_call(run, definition, definition.effective, path, given, None, FIRST, now, shares=True)
             if frame is not None:
@@ -78,9 +97,30 @@ async def adrive_step(run: Run, definition: StepDefinition, path: str, given: In
                     if done is not None:
                         told = frame.flight is None and frame.interrupted is None  # nothing is left to wait for, or to tell
                         return done[0] if told else await _landed_result(run, frame, reply, done[0])
-        except (StoreError, StaleEpoch) as error:
-            raise run.broken(error) from error
-    return await adrive(run, run_step(run, definition, path, given, shares=True))
+        return await adrive(run, run_step(run, definition, path, given, shares=True))
+    except (StoreError, StaleEpoch) as error:
+        parking = run.broken(error)
+        raise broken_in_on(run, definition, path, branch, parking) from error
+    except BaseException as error:  # noqa: BLE001
+        raise broken_in_on(run, definition, path, branch, error)  # noqa: B904 - most often it is the same
+    finally:
+        run.driving.discard(path)
+        if branch is not None:
+            run.branches.discard(branch)
+
+
+def broken_in_on(
+    run: Pass, definition: StepDefinition, path: str, branch: asyncio.Task[Any] | None, error: BaseException
+) -> BaseException:  # fmt: skip
+    """What to raise for what came out of a step on the event loop: rule 7, where it was broken in on."""
+    if isinstance(error, asyncio.CancelledError):
+        run.break_off(definition.name, path, due(run, definition, path))
+    elif branch is not None and isinstance(error, KeyboardInterrupt | SystemExit):
+        run.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
+        parking = run.park(f"interrupted: {type(error).__name__}")
+        parking.__cause__ = error
+        return parking
+    return error
 
 
 async def adrive(run: Run, loop: StepLoop) -> Any:

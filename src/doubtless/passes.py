@@ -16,7 +16,6 @@ from .drivers import drive_step
 from .effects import StepDefinition
 from .errors import Abort, Diverged, DoubtlessError, OutsideTask, Parking, StepFailed, StoreError, StoreUnavailable, UsageError
 from .events import UNDO, Effect
-from .executor import due
 from .heldwrites import before_write
 from .inputs import prepare
 from .keeping import keep_trying
@@ -141,7 +140,7 @@ class Pass:
     loop: asyncio.AbstractEventLoop | None = None
     turn: Turn | None = None
     times: Times | None = None
-    adrive_step: Callable[[Pass, StepDefinition, str, Input], Awaitable[Any]] | None = None
+    adrive_step: Callable[[Pass, StepDefinition, str, Input, bool], Awaitable[Any]] | None = None
 
     def __init__(self, run: Owner) -> None:
         self.owner = run
@@ -454,7 +453,8 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
     path = scope.place(definition.name)
     if definition.is_async or threaded:
         this.undriven[path] = definition.name
-        return acall_step(this, definition, path, given)
+        assert this.adrive_step is not None
+        return this.adrive_step(this, definition, path, given, False)
     settled = this.log.settled.pop(path, None)  # as `enter` does, without a frame more: this is what a replay is made of
     if settled is None or settled[1] != given.digest or settled[0] != definition.name:
         settled = this.meet(definition, path, given, settled)
@@ -477,50 +477,10 @@ def drive_place(scope: Scope, definition: StepDefinition, path: str, given: Inpu
         this.driving.discard(path)
 
 
-async def acall_step(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
-    """The async half of `call_step`: the place is taken already, in the task's own code."""
-    this.check()
-    this.undriven.pop(path, None)  # not before: what begins only after the task's code has ended is never driven
-    settled = this.log.settled.pop(path, None)  # as in `call_step`
-    if settled is None or settled[1] != given.digest or settled[0] != definition.name:
-        settled = this.meet(definition, path, given, settled)
-        if settled is None:
-            return await adrive_place(this, definition, path, given)
-    return replayed(this, definition, path, settled)
-
-
-async def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Any:
+def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Awaitable[Any]:
     """Run the step at a place that was given, in the asyncio.Task of its scope."""
-    here = this.here()
-    branch = here if here is not this.root.aio_task else None
-    if branch is not None:
-        this.branches.add(branch)
-    this.driving.add(path)
-    try:
-        assert this.adrive_step is not None
-        return await this.adrive_step(this, definition, path, given)
-    except BaseException as error:  # noqa: BLE001
-        raise broken_in_on(this, definition, path, branch, error)  # noqa: B904 - most often it is the same
-    finally:
-        this.driving.discard(path)
-        if branch is not None:
-            this.branches.discard(branch)
-
-
-def broken_in_on(
-    this: Pass, definition: StepDefinition, path: str, branch: asyncio.Task[Any] | None, error: BaseException
-) -> BaseException:  # fmt: skip
-    """What to raise for what came out of a step on the event loop: rule 7, where it was broken in on."""
-    from asyncio import CancelledError
-
-    if isinstance(error, CancelledError):
-        this.break_off(definition.name, path, due(this, definition, path))
-    elif branch is not None and isinstance(error, KeyboardInterrupt | SystemExit):
-        this.interrupted = error  # an asyncio.Task would let it through its event loop, past the run
-        parking = this.park(f"interrupted: {type(error).__name__}")
-        parking.__cause__ = error
-        return parking
-    return error
+    assert this.adrive_step is not None
+    return this.adrive_step(this, definition, path, given, True)
 
 
 def outside(name: str, *, inside: bool) -> OutsideTask:

@@ -255,9 +255,30 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a loop that never rests gives way to a commit",
         "turns.py",
-        "self.loop.call_later(LATE, self._give_way, LATE)",
-        "self._loop.call_later(3600, self._give_way, LATE)",
+        "self._under_way = self.loop.call_later(LATE, self._give_way, LATE)\n            self._aside",
+        "self._under_way = self.loop.call_later(3600, self._give_way, LATE)\n            self._aside",
         (ASIDE + "a_loop_that_never_rests_lets_a_commit_say_that_it_is_over",),
+    ),
+    (
+        "a loop that never rests gives way to each commit with which the thread goes on",
+        "turns.py",
+        "self.loop.call_later(LATE, self._give_way, LATE) if goes_on else None",
+        "self.loop.call_later(3600, self._give_way, LATE) if goes_on else None",
+        (ASIDE + "a_loop_that_never_rests_lets_a_commit_say_that_it_is_over",),
+    ),
+    (
+        "the thread that commits goes on with what was put down meanwhile",
+        "turns.py",
+        "while failed is None and left >= FEW and 2 * left >= most:",
+        "while False:",
+        (ASIDE + "the_thread_that_commits_goes_on_with_what_was_put_down_meanwhile_without_asking_the_loop",),
+    ),
+    (
+        "what is told late of a commit leaves what was put down since for the next one",
+        "turns.py",
+        "if not told and not (goes_on or again):",
+        "if not told and not goes_on:",
+        (ASIDE + "what_is_told_late_of_a_commit_leaves_what_was_put_down_since_for_the_next_one",),
     ),
     (
         "a job that never says that it has gone holds no loop up",

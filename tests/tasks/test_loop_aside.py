@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tasks_ground import PATIENCE, Deploys, World, kinds
@@ -15,7 +15,9 @@ from tests.looptime import has_worked_for
 import doubtless.turns
 from doubtless import Doubtless, injected
 from doubtless.events import Kind
-from doubtless.turns import FEW, Aside
+from doubtless.store.base import Store
+from doubtless.store.tickets import Waits
+from doubtless.turns import FEW, Aside, Turn
 
 MANY = 2 * FEW
 
@@ -93,6 +95,61 @@ def test_of_rows_put_down_together_half_are_committed_beside_the_loop_which_goes
     assert app.verify() == []
 
 
+def test_the_thread_that_commits_goes_on_with_what_was_put_down_meanwhile_without_asking_the_loop(
+    app: Doubtless, world: World
+) -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def before() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            (second if first.is_set() else first).set()
+
+    commits = Commits(app, before)
+    together = in_step(app, world, MANY)
+
+    async def blocked() -> None:
+        running = asyncio.ensure_future(together())
+        while not first.is_set() and not running.done():
+            await asyncio.sleep(0)
+        assert second.wait(PATIENCE)  # the loop stands still meanwhile
+        assert world.n() == 0
+        assert await running == [None] * MANY
+
+    asyncio.run(blocked())
+    assert commits.rows[:2] == [MANY // 2, MANY // 2]
+    assert world.n() == MANY
+    assert app.verify() == []
+
+
+class Shelf:
+    """A store that is asked to commit, and commits nothing."""
+
+    far = True
+
+    def __init__(self) -> None:
+        self.flushed = threading.Semaphore(0)
+
+    def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
+        self.flushed.release()
+        return 0
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_told_late_of_a_commit_leaves_what_was_put_down_since_for_the_next_one(again: bool) -> None:
+    told: list[BaseException | None] = []
+
+    async def late() -> None:
+        shelf, ticket = Shelf(), Waits()
+        turn = Turn(asyncio.get_running_loop(), cast(Store, shelf))
+        turn.then(ticket, told.append)
+        turn._committed(None, False, again)  # of the thread's own: those that it committed were told before
+        assert told == ([] if again else [None])  # nothing was committed at all: each looks for itself
+        assert not again or shelf.flushed.acquire(timeout=PATIENCE)
+        ticket.done = True
+
+    asyncio.run(late())
+
+
 def test_a_few_rows_of_a_file_are_committed_in_place(app: Doubtless, world: World) -> None:
     commits = Commits(app)
     asyncio.run(in_step(app, world, FEW - 1)())
@@ -103,20 +160,28 @@ def test_a_few_rows_of_a_file_are_committed_in_place(app: Doubtless, world: Worl
 def test_a_loop_that_never_rests_lets_a_commit_say_that_it_is_over(
     app: Doubtless, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = threading.Event()
+    asked: list[float] = []
+    enough = threading.Condition()
 
     class Watched(Aside):
         def give_way(self, seconds: float) -> bool:
-            asked.set()
+            with enough:
+                asked.append(seconds)
+                enough.notify_all()
             return super().give_way(PATIENCE)
 
     monkeypatch.setattr(doubtless.turns, "Aside", Watched)
     monkeypatch.setattr(doubtless.turns, "LATE", 0.0)
     aside: list[bool] = []
+    before_them = 0
 
     def before() -> None:
-        if threading.current_thread() is not threading.main_thread() and not aside:
-            aside.append(asked.wait(PATIENCE))
+        nonlocal before_them
+        if threading.current_thread() is threading.main_thread() or len(aside) == 2:
+            return
+        with enough:
+            before_them = before_them if aside else len(asked)
+            aside.append(enough.wait_for(lambda: len(asked) > before_them + len(aside), PATIENCE))
 
     Commits(app, before)
     together = in_step(app, world, MANY)
@@ -128,7 +193,7 @@ def test_a_loop_that_never_rests_lets_a_commit_say_that_it_is_over(
         assert await running == [None] * MANY
 
     asyncio.run(restless())
-    assert aside == [True]
+    assert aside == [True, True]  # the commit that it handed over, and the one that the thread went on with
     assert world.n() == MANY
 
 

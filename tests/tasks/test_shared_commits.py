@@ -288,13 +288,12 @@ def test_a_row_that_is_refused_does_not_harm_those_beside_it(app: Doubtless, wor
         begun = [asyncio.ensure_future(app.arun(task, f"t{n}", name=f"t{n}")) for n in range(3)]
         flush = app.store.flush
 
-        def meddled(*how: Any) -> None:  # between the moment when a row is put down and its commit, somebody else writes
+        def meddled(*how: Any) -> int:  # between the moment when a row is put down and its commit, somebody else writes
             if app.store.head("t1") is None or Kind.STEP_SETTLED not in kinds(app, "t1"):
-                flush(*how)  # the tasks begin, or look
-                return
+                return flush(*how)  # the tasks begin, or look
             app.store.flush = flush  # type: ignore[method-assign]
             app.cancel("t1", by="anna", why="no longer wanted")
-            flush(*how)
+            return flush(*how)
 
         app.store.flush = meddled  # type: ignore[method-assign]
         return await asyncio.gather(*begun, return_exceptions=True)
@@ -314,10 +313,10 @@ def test_a_freeze_that_comes_before_the_commit_stops_the_write(app: Doubtless, w
     async def frozen() -> None:
         flush = app.store.flush
 
-        def meddled(*how: Any) -> None:
+        def meddled(*how: Any) -> int:
             app.store.flush = flush  # type: ignore[method-assign]
             app.freeze("pay", by="anna", why="a wrong price list")
-            flush(*how)
+            return flush(*how)
 
         app.store.flush = meddled  # type: ignore[method-assign]
         with pytest.raises(TaskFrozen):
@@ -341,12 +340,12 @@ def test_when_the_shared_commit_fails_nothing_was_called_and_what_was_done_is_re
     async def together(at: int) -> list[Any]:
         flush, turn = store.flush, 0
 
-        def full(*how: Any) -> None:
+        def full(*how: Any) -> int:
             nonlocal turn
             turn += 1
             if turn == at:
                 full_disk(store, True)
-            flush(*how)
+            return flush(*how)
 
         store.flush = full  # type: ignore[method-assign]
         try:
@@ -702,9 +701,10 @@ def test_a_row_that_nobody_committed_is_never_taken_for_written(app: Doubtless, 
     async def lost() -> None:
         flush = store.flush
 
-        def forgotten(*how: Any) -> None:
+        def forgotten(*how: Any) -> int:
             store.flush = flush  # type: ignore[method-assign]
             store._sharing.waiting.clear()
+            return 0
 
         store.flush = forgotten  # type: ignore[method-assign]
         await app.arun(task, "t", name="t")
