@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from . import canonical, host
@@ -167,9 +168,7 @@ class TaskRun(Concluding):
 
     async def awork(self, this: Pass) -> Ending:
         """The same on the event loop, in the caller's asyncio.Task."""
-        from .adrivers import go_on_loop
-
-        go_on_loop(this)
+        loop_half().go_on_loop(this)
         this.root.begin()
         token = current.set(this.root)
         ending = Ending()
@@ -412,6 +411,14 @@ class TaskRun(Concluding):
             self.zombies.discard(frame)
             if self.concluded and not self.zombies:
                 self.owes(self.task_id, lambda: self.runtime.store.release(self.task_id, self.log.epoch))
+
+
+@cache
+def loop_half() -> Any:
+    """`adrivers`, loaded when the first async task runs, and not looked for again: that would cost a twentieth of a short task."""
+    from . import adrivers
+
+    return adrivers
 
 
 def _at_once(task_id: str, give_back: Callable[[], None]) -> None:

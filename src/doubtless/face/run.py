@@ -16,6 +16,7 @@ from ..events import TERMINAL, Event, Kind, TaskStatus, draft
 from ..questions import moment
 from ..standing import SESSION
 from ..steps import Task
+from ..tasks import loop_half
 from .base import Face
 
 if TYPE_CHECKING:
@@ -88,10 +89,8 @@ class Running(Face):
         found = self._found(task, args, params, look=False)
         if not isinstance(found, NewTask):
             return await self._runs.arun(found.task_id, wait)
-        from ..adrivers import begin_on_loop
-
         try:
-            begun = await begin_on_loop(self.runtime.store, found.first, found.blobs, self._runs.give_back)
+            begun = await loop_half().begin_on_loop(self.runtime.store, found.first, found.blobs, self._runs.give_back)
         except StoreError as error:
             unsure = isinstance(error, StoreUnavailable) and error.context.get("written") is None
             if unsure or self.runtime.store.head(found.first.task_id) is None:
