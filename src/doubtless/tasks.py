@@ -415,7 +415,7 @@ class TaskRun(Concluding):
 
 @cache
 def loop_half() -> Any:
-    """`adrivers`, loaded when the first async task runs, and not looked for again: that would cost a twentieth of a short task."""
+    """`adrivers`, loaded when the first async task runs, and not looked for again: that was a twentieth of a short task."""
     from . import adrivers
 
     return adrivers
