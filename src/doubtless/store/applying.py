@@ -53,10 +53,11 @@ def apply(cursor: apsw.Cursor, event: Event) -> bool:
 
 def lets_go(event: Event, digest: bytes) -> tuple[SQLiteValue, ...] | None:
     """What becomes of the head that this row, of this hash, lets go (`end_heads`), where it changes nothing else; else None."""
-    match project(event):
-        case (HeadChange(status, wake_at, why, True, (), awaits),):
-            return (event.task_id, status, wake_at, why, event.wall, event.event_seq, digest, awaits)
-    return None
+    changes = project(event)
+    change = changes[0] if len(changes) == 1 else None
+    if not isinstance(change, HeadChange) or not change.release or change.only_from:
+        return None
+    return (event.task_id, change.status, change.wake_at, change.why, event.wall, event.event_seq, digest, change.awaits)
 
 
 def _take(cursor: apsw.Cursor, change: KeyTaken, event: Event) -> None:
