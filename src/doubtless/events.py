@@ -353,7 +353,11 @@ def row_hash(event: Event) -> bytes:
         "None" if data is None else data.hex() if isinstance(data, bytes) else data, str(began), str(ended), str(boot),
         str(epoch), str(form), "None" if prev is None else prev.hex(),
     )  # fmt: skip
-    return sha256("\0".join(columns).encode()).digest()
+    try:
+        text = "\0".join(columns)
+    except TypeError:  # of a damaged file: bytes or a number, where text was; then it has a hash all the same, and another one
+        text = "\0".join(map(str, columns))
+    return sha256(text.encode()).digest()
 
 
 def seal(drafts: Sequence[Event], last_seq: int, last_hash: bytes | None) -> list[Event]:

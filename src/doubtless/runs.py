@@ -147,8 +147,7 @@ class Runs:
             self._pay_back(task_id)
         claim = granted or store.claim(task_id)
         try:
-            if claim.begun is None or store.info().suspect:  # of a task that begins there is nothing yet, unless its log was lost
-                self.absorb(runtime, task_id)
+            self.absorb(runtime, task_id)  # also of a task that begins: a first life of it may have been lost with its log
             if claim.head.status in TERMINAL:
                 store.release(task_id, claim.epoch)
                 return None

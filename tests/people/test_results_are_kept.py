@@ -172,8 +172,9 @@ def test_a_result_that_can_be_spilled_nowhere_is_kept_in_the_process(make_app: M
     assert full.effects == 1
 
 
+@pytest.mark.parametrize("vouched", [False, True])
 def test_a_task_whose_log_was_lost_takes_in_what_was_spilled_of_its_first_life(
-    full: Full, make_app: MakeApp, clock: Clock, tmp_path: Path
+    full: Full, make_app: MakeApp, clock: Clock, tmp_path: Path, vouched: bool
 ) -> None:
     store = full.app.store
     assert isinstance(store, SqliteStore)
@@ -188,9 +189,14 @@ def test_a_task_whose_log_was_lost_takes_in_what_was_spilled_of_its_first_life(
     assert recover(store.path, clock=clock.now, accept=True, by="ann", why="the disk died").accepted
 
     other = Full(make_app())
-    with pytest.raises(NeedsHuman):
-        other.run()
-    assert (full.effects, other.effects, spilled(tmp_path)) == (1, 0, [])
+    if vouched:  # for more than she knows: the write is sent again, and the evidence of the first one stands in the log
+        other.after = lambda: None
+        other.app.store.end_suspect(by="ann", why="all was looked up")
+        assert other.run() == "payment-1"
+    else:
+        with pytest.raises(NeedsHuman):
+            other.run()
+    assert (full.effects, other.effects, spilled(tmp_path)) == (1, int(vouched), [])
     (kept,) = [row for row in other.app.store.rows("f1") if row.kind == Kind.EVIDENCE_STORED]
     assert "payment-1" in str(other.app.runtime.content.get(kept.output_ref or ""))
 

@@ -12,7 +12,8 @@ import pytest
 from store_ground import Begin, MakeStore, TurnClock, case_opened, case_settled, intended, parked, settled
 
 from doubtless.blobs import Content
-from doubtless.events import STORE_TASK, Kind, draft
+from doubtless.errors import StoreDamaged
+from doubtless.events import STORE_TASK, Kind, draft, seal
 from doubtless.store.mark import encode
 from doubtless.store.sqlite import SqliteStore
 
@@ -164,6 +165,37 @@ def test_a_flipped_byte_in_the_file_is_found(begin: Begin, store: SqliteStore, c
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b'inline:{"amount":1}', b'inline:{"amount":2}'))
     assert any("is not what it was" in problem.what for problem in store.verify())
+
+
+@pytest.mark.parametrize("column", ["step_name", "path", "status", "input_ref", "data"])
+def test_a_value_whose_type_was_damaged_hides_no_other_fault_and_is_told_by_whoever_reads_it(
+    begin: Begin, store: SqliteStore, make_store: MakeStore, clock: TurnClock, column: str
+) -> None:
+    for task in ("recon-1", "recon-2"):
+        w = begin(task)
+        for step in (1, 2):
+            w.append(intended(task, clock(), w.epoch, step))
+            w.append(settled(task, clock(), w.epoch, step))
+        store.append(seal([parked(task, clock(), w.epoch)], w.seq, w.hash))
+    store.close()
+    with sqlite3.connect(store.path) as db:  # a flipped bit in a record's header does that; a STRICT table takes it from nobody
+        (strict,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'events'").fetchone()
+        (trigger,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'events_no_update'").fetchone()
+        db.executescript(
+            "DROP TRIGGER events_no_update; PRAGMA writable_schema = ON;"
+            "UPDATE sqlite_schema SET sql = replace(sql, 'STRICT, WITHOUT ROWID', 'WITHOUT ROWID') WHERE name = 'events'"
+        )
+    with sqlite3.connect(store.path) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        db.execute(f"UPDATE events SET {column} = CAST(coalesce({column}, 'x') AS BLOB) WHERE task_id = 'recon-1' AND event_seq = 2")
+        db.execute("UPDATE events SET step_name = 'pax' WHERE task_id = 'recon-2' AND event_seq = 2")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'events'", (strict,))
+        db.execute(trigger)
+    told = {(problem.where, problem.event_seq) for problem in make_store().verify()}
+    assert {("recon-1", 2), ("recon-2", 2)} <= told
+    with pytest.raises(StoreDamaged):
+        make_store().rows("recon-1")
 
 
 def test_verify_changes_nothing(spoil: Spoil, store: SqliteStore, make_store: MakeStore) -> None:

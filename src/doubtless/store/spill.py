@@ -44,7 +44,9 @@ class Spill:
 
     def of_task(self, task_id: str) -> list[tuple[str, Event]]:
         """The task's spilled results, oldest first; a damaged file is left for `verify` to report."""
-        found = []
+        found: list[tuple[str, Event]] = []
+        if not os.access(self.path, os.F_OK):  # most often nothing was ever spilled: asked for each run of each task
+            return found
         for name in self.names():
             if os.path.basename(name).startswith(_mark_of(task_id) + "-"):
                 event = self.read(name)
