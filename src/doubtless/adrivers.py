@@ -307,7 +307,7 @@ class Call:
             return self.not_begun(interrupted)
         self.times.forget(self.wake)
         if interrupted is None and call.done():
-            return self.reply or self.ended(call)
+            return self.ended(call)
         if interrupted is not None and frame.finished is not None and frame.finished[0] is not None:
             frame.interrupted = interrupted  # its output stands: first it is handed on
             return self.ended(call)
