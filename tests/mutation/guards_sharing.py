@@ -487,6 +487,27 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (VERIFY + "a_value_whose_type_was_damaged_hides_no_other_fault_and_is_told_by_whoever_reads_it",),
     ),
     (
+        "SQLite: a commit leaves what is put down meanwhile, so that whoever waits is told first",
+        "store/sharing.py",
+        "left = len(self.waiting) if most is None else min(most, len(self.waiting))",
+        "left = len(self.waiting) if most is None else most",
+        (STORE + "a_commit_leaves_what_is_put_down_meanwhile_and_says_how_many_rows_one_call_would_commit",),
+    ),
+    (
+        "PostgreSQL: a commit leaves what is put down meanwhile, so that whoever waits is told first",
+        "store/pg/sharing.py",
+        "left = len(self.waiting) if most is None else min(most, len(self.waiting))",
+        "left = len(self.waiting) if most is None else most",
+        (STORE + "a_commit_leaves_what_is_put_down_meanwhile_and_says_how_many_rows_one_call_would_commit",),
+    ),
+    (
+        "SQLite: what takes more than one call is handed over by the loop, which stands still for it",
+        "store/sqlite.py",
+        "return 0 if sharing.works else len(sharing.waiting)",
+        "return len(sharing.waiting)",
+        (STORE + "a_commit_leaves_what_is_put_down_meanwhile_and_says_how_many_rows_one_call_would_commit",),
+    ),
+    (
         "a run that has ended goes at once, and waits for no garbage collector",
         "runs.py",
         "            run.part()\n",

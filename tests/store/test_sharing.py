@@ -459,5 +459,29 @@ def test_a_part_of_what_waits_is_the_oldest_of_each_kind(begin: Begin, store: An
     assert all(ticket.done and not ticket.alone for ticket in (*begun, *heads, *rows))
 
 
+def test_a_commit_leaves_what_is_put_down_meanwhile_and_says_how_many_rows_one_call_would_commit(
+    begin: Begin, store: Any, clock: TurnClock
+) -> None:
+    first, second, third = (begin(name) for name in "abc")
+    sharing, later = store._sharing, []
+    commit = sharing._commit
+
+    def meanwhile(*how: Any) -> None:
+        sharing._commit = commit
+        later.append(put(second, store, intended("b", clock(), second.epoch)))
+        commit(*how)
+
+    sharing._commit = meanwhile
+    early: Any = put(first, store, intended("a", clock(), first.epoch))
+    assert store.flush(5) == 1
+    assert (early.done, later[0].done) == (True, False)
+    begun = [store.submit_begin(accepted(name, clock())) for name in ("x", "y")]
+    last: Any = put(third, store, intended("c", clock(), third.epoch))
+    assert store.flush(1) == 0  # what begins takes more than one call, between which a busy interpreter would be in the way
+    assert (later[0].done, last.done, begun[0].done, begun[1].done) == (True, False, True, False)
+    assert store.flush() == 0
+    assert last.done and begun[1].done
+
+
 def _keyed(task: str, clock: TurnClock, epoch: int) -> Event:
     return intended(task, clock(), epoch)._replace(data='{"once":"refund:1","policy":"' + "00" * 32 + '","turn":1}')

@@ -248,7 +248,9 @@ class Store(Protocol):
         """Put a task down that `begin` would begin, for the next commit; `landed` gives what that would."""
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
-        """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones. How much waits still.
+        """Commit what was put down, in one transaction; `most`: no more rows than these, the oldest ones.
+
+        How many rows wait still, if no more waits than rows: those can be committed by one call, beside a busy interpreter.
 
         A row that is refused does not harm the others. `gone`: called when nothing but the commit itself is left to do, which
         leaves the interpreter to other threads.

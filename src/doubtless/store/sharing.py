@@ -59,7 +59,8 @@ class Sharing:
         One that is refused does not harm the others.
         Raises only what is no error of the store (a signal's exception): then too every ticket is done.
         """
-        works, left = self.works.take(most), len(self.waiting) if most is None else most
+        left = len(self.waiting) if most is None else min(most, len(self.waiting))  # not what comes meanwhile
+        works = self.works.take(most)
         while (tickets := self.waiting.take(min(left, MOST))) or works:
             self._commit(works, tickets, gone)
             works, left = [], left - len(tickets)

@@ -286,12 +286,12 @@ class SqliteStore(Reading):
         return self._sharing.add(Appends(self, events, guard, blobs, digest=digest))
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
-        """Commit what was put down, or the oldest of it; how much waits still. What came of each row says `landed`."""
+        """Commit what was put down, or the oldest of it (`base.Store.flush`). What came of each row says `landed`."""
         sharing = self._sharing
         if sharing.waiting or sharing.works:
             with self._link.lock:
                 sharing.commit(most, gone)
-        return len(sharing.waiting) + len(sharing.works)
+        return 0 if sharing.works else len(sharing.waiting)
 
     def landed(self, ticket: Ticket | Work) -> Any:
         """Return when what a ticket stands for is durable; raise what its method would (`base.Store.landed`)."""

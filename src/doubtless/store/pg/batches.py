@@ -133,17 +133,17 @@ class Batches:
         self.several: Waiting[Several] = Waiting()
 
     @property
-    def waiting(self) -> int:
-        """How much waits."""
-        return len(self.begun) + len(self.several)
+    def waiting(self) -> bool:
+        """Whether something waits."""
+        return bool(self.begun or self.several)
 
     def commit(self, most: int | None = None) -> None:
         """Commit what waits, or the oldest of each kind. What is refused does not harm the others."""
-        left = len(self.begun) if most is None else most
+        left = len(self.begun) if most is None else min(most, len(self.begun))
         while some := self.begun.take(min(left, MOST)):
             left -= len(some)
             self._each(some, self._begin_some)
-        left = len(self.several) if most is None else most
+        left = len(self.several) if most is None else min(most, len(self.several))
         while more := self.several.take(min(left, MOST)):
             left -= len(more)
             plain = [ticket for ticket in more if ticket.head is not None]

@@ -76,7 +76,7 @@ class Sharing:
         One that is refused does not harm the others.
         Raises only what is no error (a signal's exception): then too every ticket is done.
         """
-        left = len(self.waiting) if most is None else most
+        left = len(self.waiting) if most is None else min(most, len(self.waiting))  # not what comes meanwhile
         while tickets := self.waiting.take(min(left, MOST)):
             left -= len(tickets)
             part: list[Ticket] = []

@@ -88,11 +88,11 @@ class Writing(Reading):
         return several
 
     def flush(self, most: int | None = None, gone: Callable[[], None] | None = None) -> int:
-        """Commit what was put down, or the oldest rows of it; how much waits still. What came of each row says `landed`."""
+        """Commit what was put down, or the oldest rows of it (`base.Store.flush`). What came of each row says `landed`."""
         if self._sharing.waiting or self._batches.waiting:
             with self._sharing.turn:
                 self._commit(most, gone)
-        return len(self._sharing.waiting) + self._batches.waiting
+        return 0 if self._batches.waiting else len(self._sharing.waiting)
 
     def _commit(self, most: int | None = None, gone: Callable[[], None] | None = None) -> None:
         try:
