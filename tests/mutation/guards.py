@@ -1332,7 +1332,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "an async write is called when the commit that its row shares is made",
-        "adrivers.py",
+        "acalls.py",
         "            if frame.flight is None:\n                self.begin()",
         "            if True:\n                self.begin()",
         (SHARED + "on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
@@ -1346,14 +1346,14 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "what a call returns is recorded by its own task only while somebody waits for it",
-        "adrivers.py",
+        "acalls.py",
         "frame.shares and type(reply) is Returned and not self.waiter.done()",
         "frame.shares and type(reply) is Returned",
         ("tasks/test_tasks_cancellation.py::test_a_coroutine_that_swallows_a_cancellation_and_succeeds_is_believed",),
     ),
     Guard(
         "what broke in on the wait for a result's commit is told after it, and the output is handed on before",
-        "adrivers.py",
+        "acalls.py",
         "            frame.interrupted = interrupted  # its output stands: first it is handed on\n",
         "",
         (SHARED + "cancelled_while_its_result_waits_for_the_commit_a_write_is_done_and_the_task_is_cancelled_later",),

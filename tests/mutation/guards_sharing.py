@@ -21,14 +21,14 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a thread's result is there as soon as it says that it is done, whatever becomes of the word to its loop",
-        "adrivers.py",
+        "acalls.py",
         "self.reply = reply = context.run(called, frame)",
         "reply = context.run(called, frame)",
         (SHARED + "a_signal_that_breaks_in_as_a_thread_tells_its_loop_of_a_result_loses_nothing_and_keeps_nobody_waiting",),
     ),
     (
         "what a call came to is known also where it asked for its own cancellation",
-        "adrivers.py",
+        "acalls.py",
         "        if self.reply is not None:\n            return self.reply\n",
         "",
         (SHARED + "what_a_call_came_to_that_asked_for_its_own_cancellation_is_recorded",),

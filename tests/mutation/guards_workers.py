@@ -104,14 +104,14 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "after the wait for a thread the lease is looked at again",
-        "adrivers.py",
+        "acalls.py",
         'if frame.what == "call" and frame.policy.effect != Effect.READ and not may_call(frame):',
         "if False:",
         ("postgres/test_takeover.py::test_a_write_that_waited_for_a_thread_until_another_owner_had_its_task_is_not_sent",),
     ),
     (
         "a call that is given up gives its thread's place back",
-        "adrivers.py",
+        "acalls.py",
         "        free.release()",
         "        pass",
         ("tasks/test_seats.py::test_calls_that_hang_and_are_given_up_give_their_seats_back",),

@@ -648,7 +648,7 @@ def test_a_signal_that_breaks_in_as_a_thread_tells_its_loop_of_a_result_loses_no
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("doubtless.adrivers._set", break_in)
+    monkeypatch.setattr("doubtless.acalls._set", break_in)
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(running)
     running.cancel()
