@@ -153,8 +153,9 @@ def as_nobody(folder: Path) -> Iterator[Callable[[], None]]:
     user = os.geteuid()
     if user == 0:
         for place in (folder, *folder.parents):
-            if place.stat().st_uid == 0 and len(place.parts) > 2:
-                place.chmod(0o755)
+            mode = place.stat().st_mode
+            if place.stat().st_uid == 0 and mode & 0o005 != 0o005:  # never a folder that everybody has, such as /dev/shm
+                place.chmod(mode | 0o055)
 
     def drop() -> None:
         if user == 0:
