@@ -508,6 +508,16 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         (STORE + "a_commit_leaves_what_is_put_down_meanwhile_and_says_how_many_rows_one_call_would_commit",),
     ),
     (
+        "PostgreSQL: a connection that went away with a last word is lost, though its driver calls it whole",
+        "store/pg/link.py",
+        " or (not code and error.pgresult is not None)",
+        "",
+        (
+            "postgres/test_connections.py::"
+            "test_a_connection_that_went_away_with_a_last_word_is_lost_though_its_driver_calls_it_whole",
+        ),
+    ),
+    (
         "a run that has ended goes at once, and waits for no garbage collector",
         "runs.py",
         "            run.part()\n",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.postgres.server import Server
-from tests.postgres.wire import Cutter, Pooler
+from tests.postgres.wire import Cutter, Pooler, Relay
 
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Event, Kind, TaskStatus, draft, row_hash, seal
@@ -72,6 +73,24 @@ def test_an_append_whose_connection_is_cut_is_in_the_log_once(
     assert [row.event_seq for row in direct.rows("t-1")] == list(range(1, 3 * count + 2))
     assert direct.rows("t-1") == store.rows("t-1")
     assert [p for p in direct.verify() if "sha256" not in p.what] == []
+
+
+def test_a_connection_that_went_away_with_a_last_word_is_lost_though_its_driver_calls_it_whole(
+    open_store: Open, server: Server, through: Callable[[int], PostgresStore], clock: FakeClock
+) -> None:
+    relay = Relay(server.port)
+    store = through(relay.port)
+    store.accept(accepted(clock))
+    claim = store.claim("t-1")
+    for _ in range(3):
+        last = store.last("t-1")
+        assert last is not None
+        row = draft("t-1", Kind.HANDLE_RECORDED, clock.now(), path="1", step_seq=1, epoch=claim.epoch, data={"handle": "h" * 200_000})
+        relay.farewell()
+        time.sleep(0.05)  # so that the other end's reset is there before the row is sent: a write fails, and not a read
+        store.append(seal([row], last.event_seq, row_hash(last)))
+    assert [row.event_seq for row in open_store().rows("t-1")] == [1, 2, 3, 4]
+    relay.close()
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])

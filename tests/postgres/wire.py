@@ -189,6 +189,36 @@ class Cutter(Listening):
         self.held.clear()
 
 
+class Relay(Listening):
+    """Hands everything through, until `farewell`: a server's last word to its clients, after which their connections are gone."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._clients: list[socket.socket] = []
+        super().__init__()
+
+    def serve(self, client: socket.socket) -> None:
+        server = self.to_server(self._port)
+        self._clients.append(client)
+        self._start(self._pump, server, client)
+        self._pump(client, server)
+
+    @staticmethod
+    def _pump(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while said := one.recv(65536):
+                other.sendall(said)
+
+    def farewell(self) -> None:
+        """As a server says it that ends because another session has crashed."""
+        said = b"SWARNING\0VWARNING\0C57P02\0Mterminating connection because of crash of another server process\0\0"
+        for client in self._clients:
+            with suppress(OSError):
+                client.sendall(b"N" + struct.pack("!I", len(said) + 4) + said)
+                client.shutdown(socket.SHUT_RDWR)
+        self._clients.clear()
+
+
 class Pooler(Listening):
     """A transaction pooler: a client has a server's connection for one transaction only, and another one for the next."""
 

@@ -253,6 +253,7 @@ class Link:
     def _look_after(self, connection: Connection, error: psycopg.Error) -> None:
         """After a lost connection: the others that nobody uses were opened to the same server, and are most likely gone too."""
         if lost(connection, error):
+            shut(connection)  # libpq may still call it whole
             self.close()
 
     # ------------------------------------------------------------ the end
@@ -303,7 +304,8 @@ _DEFAULTS: dict[str, Any] = {
 def lost(connection: Connection, error: psycopg.Error) -> bool:
     """Whether the connection went away, so that nobody knows what came of the statement."""
     code = error.sqlstate or ""
-    return connection.closed or code[:2] == "08" or code in _LOST
+    # A result that is an error without a code is libpq's own: a failed write leaves the connection's status as it was.
+    return connection.closed or code[:2] == "08" or code in _LOST or (not code and error.pgresult is not None)
 
 
 def refused(error: psycopg.Error, what: str, shown: str) -> Refusal | StoreError:
