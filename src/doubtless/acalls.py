@@ -104,7 +104,7 @@ class Call:
     (`output_landed`). Wherever something stands against that, whoever waits looks for himself.
     """
 
-    __slots__ = ("call", "context", "frame", "loop", "reply", "run", "threaded", "times", "turn", "waiter")
+    __slots__ = ("call", "context", "frame", "loop", "reply", "run", "threaded", "turn", "waiter")
 
     def __init__(self, run: Run, frame: Frame, threaded: bool = False) -> None:
         self.run = run
@@ -112,7 +112,6 @@ class Call:
         self.threaded = threaded
         self.turn = run.turn or turn_of(run.runtime.store)
         self.loop = self.turn.loop
-        self.times = self.turn.times
         self.waiter: asyncio.Future[None] = self.loop.create_future()
         self.call: asyncio.Future[Returned | Raised] | None = None
         self.reply: Returned | Raised | None = None
@@ -132,7 +131,7 @@ class Call:
         call = self.call
         if call is None:
             return self.not_begun(interrupted)
-        self.times.forget(self.wake)
+        self.turn.times.forget(self.wake)
         if interrupted is None and call.done():
             return self.ended(call)
         if interrupted is not None and frame.finished is not None and frame.finished[0] is not None:
@@ -161,7 +160,7 @@ class Call:
     def begin(self) -> None:
         self.call = self.in_thread() if self.threaded else self.loop.create_task(self.work())
         self.call.add_done_callback(self.wake)
-        self.times.watch(self.wake, self.frame.policy.timeout_us / 1e6)
+        self.turn.times.watch(self.wake, self.frame.policy.timeout_us / 1e6)
 
     def row_landed(self, failed: BaseException | None) -> None:
         """Begin, if the attempt's row is durable and somebody still waits."""

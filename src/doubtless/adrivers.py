@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def go_on_loop(run: Pass) -> None:
     """Let a pass run in the event loop of this thread."""
     turn = turn_of(run.runtime.store)
-    run.loop, run.turn, run.times, run.here, run.adrive_step = turn.loop, turn, turn.times, turn.here, adrive_step
+    run.loop, run.turn, run.here, run.adrive_step = turn.loop, turn, turn.here, adrive_step
 
 
 async def begin_on_loop(
@@ -65,9 +65,7 @@ async def adrive_step(run: Pass, definition: StepDefinition, path: str, given: I
     if not met:
         run.check()
         run.undriven.pop(path, None)  # not before: what begins only after the task's code has ended is never driven
-        settled = log.settled.pop(path, None)  # as in `call_step`
-        if settled is None or settled[1] != given.digest or settled[0] != definition.name:
-            settled = run.meet(definition, path, given, settled)
+        settled = run.enter(definition, path, given)
         if settled is not None:
             return replayed(run, definition, path, settled)
     here = run.here()
@@ -90,8 +88,7 @@ async def adrive_step(run: Pass, definition: StepDefinition, path: str, given: I
                 if reply is not None:
                     done = finish_call(frame, reply)
                     if done is not None:
-                        told = frame.flight is None and frame.interrupted is None  # nothing is left to wait for, or to tell
-                        return done[0] if told else await _landed_result(run, frame, reply, done[0])
+                        return done[0] if is_told(frame) else await _landed_result(run, frame, reply, done[0])
         return await adrive(run, run_step(run, definition, path, given, shares=True))
     except (StoreError, StaleEpoch) as error:
         parking = run.broken(error)
@@ -141,11 +138,16 @@ async def adrive(run: Run, loop: StepLoop) -> Any:
                 except BaseException as error:  # noqa: BLE001 - nothing was written, nothing is called
                     reply, go_on = error, loop.throw
     except StopIteration as end:
-        if frame is None or (frame.flight is None and frame.interrupted is None):
+        if frame is None or is_told(frame):
             return end.value
         return await _landed_result(run, frame, reply, end.value)
     except (StoreError, StaleEpoch) as error:
         raise run.broken(error) from error
+
+
+def is_told(frame: Frame) -> bool:
+    """Whether nothing is left to wait for, or to tell, before the output of the call is handed on."""
+    return frame.flight is None and frame.interrupted is None
 
 
 async def _landed_result(run: Run, frame: Frame, reply: Reply, value: Any) -> Any:

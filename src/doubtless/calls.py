@@ -19,7 +19,7 @@ from .store.base import Store
 if TYPE_CHECKING:
     import asyncio
 
-    from .turns import Times, Turn
+    from .turns import Turn
 
 PLAIN = frozenset({dict, list, str, int, float, bool, type(None), tuple})
 """Output types that no client uses for a response."""
@@ -248,7 +248,6 @@ class Run(Protocol):
     frames: set[Frame]
     loop: asyncio.AbstractEventLoop | None
     turn: Turn | None
-    times: Times | None
 
     @property
     def stop(self) -> threading.Event:

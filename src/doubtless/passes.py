@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from .tasks import TaskRun
-    from .turns import Times, Turn
+    from .turns import Turn
 
 
 GROUP = "a parallel group"
@@ -128,7 +128,7 @@ class Scope:
 class Pass:
     """One pass over the task's code: its places, its thread or asyncio.Task, and whether it parks.
 
-    `turn`, `times`: of its event loop, what the loop's tasks share. `here`: which asyncio.Task runs.
+    `turn`: of its event loop, what the loop's tasks share. `here`: which asyncio.Task runs.
     """
 
     parked: Park | None = None
@@ -139,7 +139,6 @@ class Pass:
     ending: Ending | None = None
     loop: asyncio.AbstractEventLoop | None = None
     turn: Turn | None = None
-    times: Times | None = None
     adrive_step: Callable[[Pass, StepDefinition, str, Input, bool], Awaitable[Any]] | None = None
 
     def __init__(self, run: Owner) -> None:
@@ -453,8 +452,7 @@ def call_step(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[st
     path = scope.place(definition.name)
     if definition.is_async or threaded:
         this.undriven[path] = definition.name
-        assert this.adrive_step is not None
-        return this.adrive_step(this, definition, path, given, False)
+        return adrive_place(this, definition, path, given, met=False)
     settled = this.log.settled.pop(path, None)  # as `enter` does, without a frame more: this is what a replay is made of
     if settled is None or settled[1] != given.digest or settled[0] != definition.name:
         settled = this.meet(definition, path, given, settled)
@@ -477,10 +475,10 @@ def drive_place(scope: Scope, definition: StepDefinition, path: str, given: Inpu
         this.driving.discard(path)
 
 
-def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input) -> Awaitable[Any]:
-    """Run the step at a place that was given, in the asyncio.Task of its scope."""
+def adrive_place(this: Pass, definition: StepDefinition, path: str, given: Input, *, met: bool = True) -> Awaitable[Any]:
+    """Run the step at a place that was given, in the asyncio.Task of its scope (`adrivers.adrive_step`)."""
     assert this.adrive_step is not None
-    return this.adrive_step(this, definition, path, given, True)
+    return this.adrive_step(this, definition, path, given, met)
 
 
 def outside(name: str, *, inside: bool) -> OutsideTask:

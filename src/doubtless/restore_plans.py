@@ -196,13 +196,12 @@ def at(place: str, plan: Plan, value: Any) -> Any:
 def dict_of(key: Plan, item: Plan, expected: str) -> Plan:
     only = {item.kind}
     plain_keys = key is ANYTHING or key.kind is str
-    all_plain = plain_keys and item is ANYTHING
 
     def is_plain(value: Any) -> bool:
         return type(value) is dict and plain_keys and (item is ANYTHING or set(map(type, value.values())) <= only)
 
     def restore(value: Any) -> Any:
-        if (all_plain and type(value) is dict) or is_plain(value):
+        if is_plain(value):
             return value
         if not isinstance(value, dict):
             raise DoesNotFit("", expected, got(value))

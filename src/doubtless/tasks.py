@@ -185,7 +185,7 @@ class TaskRun(Concluding):
             current.reset(token)
         except ValueError:
             pass  # its event loop is gone, and with it its context
-        for waiter in list(this.waiters) if this.waiters else ():  # the code has ended without what these still wait for
+        for waiter in list(this.waiters):  # the code has ended without what these still wait for
             waiter.cancel()
         if this.branches or this.interrupted is not None:
             ending = await self.branches_ended(this, ending)

@@ -1340,7 +1340,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "an async write's output is handed on when the commit that its row shares is made",
         "adrivers.py",
-        "return done[0] if told else await _landed_result(run, frame, reply, done[0])",
+        "return done[0] if is_told(frame) else await _landed_result(run, frame, reply, done[0])",
         "return done[0]",
         (SHARED + "on_the_event_loop_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
     ),
@@ -1361,7 +1361,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a branch's output is handed on when the commit that its row shares is made",
         "adrivers.py",
-        "        if frame is None or (frame.flight is None and frame.interrupted is None):\n            return end.value",
+        "        if frame is None or is_told(frame):\n            return end.value",
         "        if frame is None or frame.flight is not None:\n            return end.value",
         (SHARED + "in_branches_too_the_intent_is_durable_before_the_call_and_the_result_before_it_is_handed_on",),
     ),

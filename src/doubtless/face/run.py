@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, ove
 
 from ..blobs import INLINE_BYTES
 from ..canonical import decode, encode, input_hash
-from ..canonical_plain import plain_fields
 from ..children import root_of
 from ..durations import parse_duration
 from ..errors import DoesNotFit, DoubtlessError, InputDiffers, StoreError, StoreUnavailable, TaskBusy, UsageError
@@ -230,10 +229,8 @@ class Running(Face):
         if not isinstance(task, Task) or self._tasks.get(task.name) is not task:
             raise UsageError(f"{task!r} is no task of this app", hint="declare it with @app.task")
         runtime, definition = self.runtime, task.code.definition
-        bound = definition.binder.bind(args, params)
-        text = plain_fields(definition.binder.layout, bound) or encode(bound, where=f"task {task.name}")
-        if not runtime.vault.empty:
-            runtime.vault.refuse_known(text, task.name)
+        text = encode(definition.binder.bind(args, params), where=f"task {task.name}")
+        runtime.vault.refuse_known(text, task.name)
         digest = input_hash(runtime.namespace, text)
         misfit: DoesNotFit | None = None
         try:

@@ -7,7 +7,7 @@ taken again. Whoever cannot be written so, or is refused, takes all of it back: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 
@@ -58,23 +58,7 @@ _new_rows = Statement("begin_rows", NEW_ROW)
 _old_heads = Statement("end_heads", OLD_HEAD)
 
 
-class Row(Protocol):
-    """A row that is to be appended. `guard`: refused while this step is frozen."""
-
-    @property
-    def event(self) -> Event: ...
-    @property
-    def guard(self) -> str | None: ...
-
-
-class OfWork(NamedTuple):
-    """A row of a piece of work."""
-
-    event: Event
-    guard: str | None = None
-
-
-def appending(rows: Sequence[Row]) -> tuple[str, list[SQLiteValue]]:
+def appending(rows: Sequence[Ticket]) -> tuple[str, list[SQLiteValue]]:
     """The statement that appends these rows, each with its guard and checked by itself; no more than `MOST` of them."""
     values: list[SQLiteValue] = []
     for row in rows:
@@ -88,7 +72,7 @@ def write_together(cursor: apsw.Cursor, works: Sequence[Together], tickets: Sequ
     begun = [work for work in works if work.begins is not None]
     _write(cursor, _new_heads, [work.begins for work in begun if work.begins is not None])
     _write(cursor, _new_rows, [event for work in begun for event in work.rows])
-    rows: list[Row] = [OfWork(event) for work in works if work.begins is None for event in work.rows]
+    rows = [Ticket(event, None, ()) for work in works if work.begins is None for event in work.rows]
     for ticket in tickets:
         put_blobs(cursor, ticket.blobs)
         rows.append(ticket)

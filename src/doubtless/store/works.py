@@ -147,8 +147,7 @@ class Appends(Work):
         self, store: SqliteStore, events: Sequence[Event], guard: str | None, blobs: Sequence[Blob], *, keep_owner: bool = False,
         digest: bytes | None = None,
     ) -> None:  # fmt: skip
-        counts = events[0].kind in _COUNTED if len(events) == 1 else any(event.kind in _COUNTED for event in events)
-        super().__init__(store, counts)
+        super().__init__(store, any(event.kind in _COUNTED for event in events))
         self.events = events
         self.guard = guard
         self.blobs = blobs
