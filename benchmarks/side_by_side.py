@@ -24,7 +24,7 @@ def measured(ground: Ground) -> str:
             for count in counts:
                 rounds = 2 if ground.quick else {10: 9, 100: 5}.get(count, 3)
                 url = None if store == "sqlite" else ground.url(store)
-                line = shared(ground.fresh("shared"), rounds, TASKS, count, url=url)[0]
+                line, *others = shared(ground.fresh("shared"), rounds, TASKS, count, url=url)
                 times: dict[str, float] = {}
                 if count <= 100:
                     works = asked(ground.others, peers, store, "beside", tasks=TASKS, steps=count)
@@ -35,10 +35,14 @@ def measured(ground: Ground) -> str:
                 rows.append(
                     [
                         f"{count:,}", us(line.ours), us(line.floor), f"{speed:.0%} ({held(speed, FLOOR, least=True)})",
+                        *[f"{1 / other.ratio:.0%}" for other in others],
                         *[us(times[name]) if name in times else "" for name in names],
                         f"{ahead:.1f} × ({held(ahead, AHEAD, least=True)})" if best < float("inf") else "",
                     ]
                 )  # fmt: skip
-        head = ["steps each", "Doubtless", "floor", "as fast as the floor", *names, "as fast as the best of them"]
+        head = [
+            "steps each", "Doubtless", "floor", "as fast as the floor", "as with commits in the loop's thread",
+            "as with the product's own thread", *names, "as fast as the best of them",
+        ]  # fmt: skip
         parts.append(f"**{SHOWN[store]}**, µs a write step:\n\n" + table(head, rows))
     return "\n\n".join(parts) + f"\n\n{said_of(ground)}"
