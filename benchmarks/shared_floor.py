@@ -14,22 +14,25 @@ hand, and with which the floor becomes faster whenever the product does (docs/de
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b, sha256
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import apsw
 
 from doubtless import Doubtless, injected
 from doubtless.turns import Turn
+from measuring import seconds, take_turns
 
 _dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 _NAMESPACE = b"benchmark"
@@ -42,16 +45,6 @@ COLUMNS = (
     ("format", "INTEGER"), ("prev_hash", "BLOB"),
 )  # fmt: skip
 Row = tuple[Any, ...]
-
-
-class Line(NamedTuple):
-    """One line of a table; times in microseconds per write step."""
-
-    what: str
-    ours: float
-    floor: float
-    ratio: float
-    limit: str
 
 
 # ---------------------------------------------------------------- where rows go
@@ -224,12 +217,9 @@ class HalvesWriter:
 
 
 Writer = ThreadWriter | TurnWriter | HalvesWriter
-WRITERS = {
-    ThreadWriter: "a floor with a writer thread",
-    TurnWriter: "the same rows committed in the loop's own thread",
-    HalvesWriter: "the same rows committed by the product's own thread",
-}
-"""Who commits; the first is the floor."""
+FLOOR, IN_THE_LOOP, PRODUCTS_OWN = "floor", "commits in the loop's thread", "the product's own thread"
+WRITERS: dict[str, type[Writer]] = {FLOOR: ThreadWriter, IN_THE_LOOP: TurnWriter, PRODUCTS_OWN: HalvesWriter}
+OURS = "Doubtless"
 
 
 # ---------------------------------------------------------------- a task by hand
@@ -301,55 +291,48 @@ async def create_adjustment(difference: dict[str, Any], amount: int, idempotency
 # ---------------------------------------------------------------- side by side
 
 
-def shared(folder: str, rounds: int, tasks: int, steps: int, *, url: str | None = None) -> list[Line]:
-    """So many async tasks of so many write steps in one process, beside each of `WRITERS`, in turn: a line of each.
+@contextlib.contextmanager
+def works(folder: str, tasks: int, steps: int, *, url: str | None = None) -> Iterator[dict[str, Callable[[], float]]]:
+    """So many async tasks of so many write steps in one process, by each of `WRITERS` and by the product (`OURS`), to take turns.
 
-    `url`: a PostgreSQL database for both, migrated; without one, SQLite files in `folder`.
+    `url`: a PostgreSQL database for all of them, migrated; without one, SQLite files in `folder`. Each says how many seconds
+    it took.
     """
     app = Doubtless(url or f"sqlite:///{folder}/shared-{tasks}-{steps}.db")
     step = app.step(effect="non_idem_write")(create_adjustment)
-    plain = None if url is None else url.partition("?")[0]
-    sinks = [PostgresSink(plain) if plain else SqliteSink(f"{folder}/shared-floor-{tasks}-{steps}.db")]
+    sink = PostgresSink(url.partition("?")[0]) if url else SqliteSink(f"{folder}/shared-floor-{tasks}-{steps}.db")
+    numbers = itertools.count()
 
     @app.task
     async def many(steps: int) -> None:
         for n in range(1, steps + 1):
             await step(difference=DIFFERENCE, amount=n)
 
-    async def ours(name: str) -> None:
+    async def ours() -> None:
+        name = f"recon-{next(numbers)}"
         await asyncio.gather(*[app.arun(many, f"{name}-{n}", steps=steps) for n in range(tasks)])
 
-    async def floor(name: str, kind: type[Writer]) -> None:
-        writer = kind(sinks[0], asyncio.get_running_loop())
+    async def floor(kind: type[Writer]) -> None:
+        writer, name = kind(sink, asyncio.get_running_loop()), f"floor-{next(numbers)}"
         await asyncio.gather(*[by_hand(writer, f"{name}-{n}", steps) for n in range(tasks)])
         writer.close()
 
-    def timed(work: Coroutine[Any, Any, None]) -> float:
-        begun = time.perf_counter()
-        asyncio.run(work)
-        return (time.perf_counter() - begun) / (tasks * steps) * 1e6
+    def of(made: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], float]:
+        return lambda: seconds(lambda: asyncio.run(made()))
 
-    times: list[list[float]] = []
-    for number in range(rounds + 1):
-        floors = [timed(floor(f"{kind.__name__}-{number}", kind)) for kind in WRITERS]
-        times.append([*floors, timed(ours(f"recon-{number}"))])
+    yield {**{name: of(partial(floor, kind)) for name, kind in WRITERS.items()}, OURS: of(ours)}
     app.close()
-    times = times[1:]  # the first round warms caches
-    median = statistics.median
-    what = f"{tasks} async tasks of {steps:,} write steps, {'PostgreSQL' if url else 'SQLite'}, beside "
-    ours_us, limits = median(t[-1] for t in times), ["≤ 1.67", "", ""]
-    return [
-        Line(what + how, ours_us, median(t[place] for t in times), median(t[-1] / t[place] for t in times), limit)
-        for place, (how, limit) in enumerate(zip(WRITERS.values(), limits, strict=True))
-    ]
 
 
 def main() -> None:
-    """Print the ratios."""
+    """Print the times and the ratios."""
     url = sys.argv[1] if len(sys.argv) > 1 else None
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
-        for line in shared(folder, int(os.environ.get("ROUNDS", "7")), 50, int(os.environ.get("STEPS", "40")), url=url):
-            print(f"{line.what}: ours {line.ours:.1f} µs, floor {line.floor:.1f} µs, ratio {line.ratio:.2f} {line.limit}")
+    rounds, steps, tasks = int(os.environ.get("ROUNDS", "7")), int(os.environ.get("STEPS", "40")), 50
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder, works(folder, tasks, steps, url=url) as them:
+        turns = take_turns(them, rounds)
+    for name in them:
+        each = turns.median(name) / tasks / steps * 1e6
+        print(f"{name}: {each:.1f} µs a write step; Doubtless is {turns.ratio(name, OURS):.0%} as fast")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ground import SHOWN, Ground
-from measuring import held, us
+from measuring import held, take_turns, us
 from one_task import said_of
 from others import asked
 from sections import table
-from shared_floor import shared
+from shared_floor import FLOOR, OURS, WRITERS, works
 
 TASKS = 50
-FLOOR, AHEAD = 0.6, 5.0
+AS_FAST, AHEAD = 0.6, 5.0
 
 
 def measured(ground: Ground) -> str:
@@ -20,29 +20,25 @@ def measured(ground: Ground) -> str:
         counts = (10,) if ground.quick else (10, 100, 1_000)
         rows = []
         with ground.others.on(store) as peers:
-            names = list(peers)
             for count in counts:
-                rounds = 2 if ground.quick else {10: 9, 100: 5}.get(count, 3)
+                rounds = 2 if ground.quick else {10: 9}.get(count, 3)
+                theirs = asked(ground.others, peers, store, "beside", tasks=TASKS, steps=count) if count <= 100 else {}
                 url = None if store == "sqlite" else ground.url(store)
-                line, *others = shared(ground.fresh("shared"), rounds, TASKS, count, url=url)
-                times: dict[str, float] = {}
-                if count <= 100:
-                    works = asked(ground.others, peers, store, "beside", tasks=TASKS, steps=count)
-                    some = {10: 3}.get(count, 1)
-                    times = {name: min(work() for _ in range(some)) / TASKS / count * 1e6 for name, work in works.items()}
-                best = min(times.values(), default=float("inf"))
-                speed, ahead = 1 / line.ratio, best / line.ours
+                with works(ground.fresh("shared"), TASKS, count, url=url) as by_hand_and_ours:
+                    turns = take_turns({**by_hand_and_ours, **theirs}, rounds)
+                took = {name: turns.median(name) / TASKS / count * 1e6 for name in turns.times}
+                fast = {name: turns.ratio(name, OURS) for name in WRITERS}
+                best = min((took[name] for name in theirs), default=float("inf"))
+                ahead, limit = best / took[OURS], held(fast[FLOOR], AS_FAST, least=True)
                 rows.append(
                     [
-                        f"{count:,}", us(line.ours), us(line.floor), f"{speed:.0%} ({held(speed, FLOOR, least=True)})",
-                        *[f"{1 / other.ratio:.0%}" for other in others],
-                        *[us(times[name]) if name in times else "" for name in names],
+                        f"{count:,}", us(took[OURS]), us(took[FLOOR]), f"{fast[FLOOR]:.0%} ({limit})",
+                        *[f"{fast[name]:.0%}" for name in WRITERS if name != FLOOR],
+                        *[us(took[name]) if name in theirs else "" for name in peers],
                         f"{ahead:.1f} × ({held(ahead, AHEAD, least=True)})" if best < float("inf") else "",
                     ]
                 )  # fmt: skip
-        head = [
-            "steps each", "Doubtless", "floor", "as fast as the floor", "as with commits in the loop's thread",
-            "as with the product's own thread", *names, "as fast as the best of them",
-        ]  # fmt: skip
+            others = [f"as fast as with {name}" for name in WRITERS if name != FLOOR]
+            head = ["steps each", "Doubtless", "floor", "as fast as the floor", *others, *peers, "as fast as the best of them"]
         parts.append(f"**{SHOWN[store]}**, µs a write step:\n\n" + table(head, rows))
     return "\n\n".join(parts) + f"\n\n{said_of(ground)}"
