@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_ground import Begin, MakeStore, TurnClock, case_opened, case_settled, intended, parked, settled
@@ -16,6 +17,7 @@ from doubtless.errors import StoreDamaged
 from doubtless.events import STORE_TASK, Kind, draft, seal
 from doubtless.store.mark import encode
 from doubtless.store.sqlite import SqliteStore
+from doubtless.store.verify import SqliteSource
 
 Spoil = Callable[..., list[str]]
 
@@ -228,3 +230,31 @@ def test_verify_sees_one_moment_while_others_append(
     finally:
         stop.set()
         thread.join()
+
+
+def test_whether_content_is_there_is_asked_once_and_said_of_every_row_that_names_it(
+    begin: Begin, store: SqliteStore, clock: TurnClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = Content(store, store.folder)
+    w = begin()
+    ref, blob = content.put("x" * 1000)
+    assert blob is not None
+    w.append(intended("recon-1", clock(), w.epoch, ref=ref), blobs=(blob,))
+    w.append(settled("recon-1", clock(), w.epoch, ref=ref))
+    asked: list[str] = []
+    read = SqliteSource.read
+
+    def counted(self: SqliteSource, name: str, args: Sequence[Any] = ()) -> Iterable[tuple[Any, ...]]:
+        asked.append(name)
+        return read(self, name, args)
+
+    monkeypatch.setattr(SqliteSource, "read", counted)
+    assert store.verify() == []
+    assert asked.count("has_blob") == 1
+    store.close()
+    with sqlite3.connect(store.path) as db:
+        db.execute("DROP TRIGGER blobs_no_delete")
+        db.execute("DELETE FROM blobs")
+    db.close()
+    missing = [problem.event_seq for problem in store.verify() if "is missing" in problem.what]
+    assert missing == [2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
@@ -138,6 +139,11 @@ def _log(source: Source, content: Beside) -> Iterator[Problem]:
     task, seq, digest = "", 0, b""
     of_store = (0, b"")
     tails = {row[0]: row[-2:] for row in source.read("tails")}
+
+    @lru_cache(1 << 16)  # the same policies again and again, and in one view of the log it is there or not
+    def held(digest: bytes) -> bool:
+        return bool(list(source.read("has_blob", (digest,)))) or content.holds(digest)
+
     for row in source.read("all_rows"):
         event = upcast(row)
         if event.task_id != task:
@@ -151,7 +157,7 @@ def _log(source: Source, content: Beside) -> Iterator[Problem]:
         if seq == tails.get(task, (0, b""))[0] and digest != tails[task][1]:
             folded.unlike.add(task)
         try:
-            yield from _refs(event, source, content)
+            yield from _refs(event, held)
             folded.add(event, digest)
         except (KeyError, ValueError, TypeError, AttributeError, StoreDamaged) as error:
             yield Problem(task, seq, f"row {seq} cannot be folded: {error!r}")
@@ -169,10 +175,9 @@ def _store_tail(source: Source, link: tuple[int, bytes]) -> Iterator[Problem]:
         yield Problem(STORE_TASK, noted[0], f"row {noted[0]} is not what it was, or missing")
 
 
-def _refs(event: Event, source: Source, content: Beside) -> Iterator[Problem]:
+def _refs(event: Event, held: Holds) -> Iterator[Problem]:
     for name, digest in refs(event):
-        held = list(source.read("has_blob", (digest,))) or content.holds(digest)
-        if not held:
+        if not held(digest):
             yield Problem(event.task_id, event.event_seq, f"the content of its {name} is missing (sha256:{digest.hex()})")
 
 
