@@ -9,12 +9,12 @@ from types import CoroutineType
 from typing import Any
 
 from . import forks, host
+from .attempts import finish_call, may_call
 from .binding import is_async
 from .calls import Frame, Overran, Raised, Reply, Returned, Run, current
 from .drivers import called
 from .errors import DoubtlessError, Parking
 from .events import Effect
-from .executor import finish_call, may_call
 from .outcomes import NotSent
 from .turns import seats, turn_of
 

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .acalls import land, make_call, torn_down
+from .attempts import StoreRefusal, begin_call, finish_call, unwritten
 from .calls import Frame, Input, Reply, Request, Run, RunChild, StepLoop, Wait
 from .effects import StepDefinition
 from .errors import DoubtlessError, StaleEpoch, StoreError
 from .events import Event, elapsed_most
-from .executor import StoreRefusal, begin_call, due, finish_call, run_step, unwritten
+from .executor import due, run_step
 from .outputs import replayed
 from .protocol import FIRST
 from .turns import turn_of

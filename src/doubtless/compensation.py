@@ -15,13 +15,14 @@ from .drivers import drive
 from .effects import StepDefinition
 from .errors import Moved, StaleEpoch, StepFailed, StoreError, UsageError
 from .events import CaseKind, Effect, Kind, StepStatus, draft
-from .executor import ask, run_step
+from .executor import run_step
 from .fold import StepRecord
 from .inputs import prepare, stored_input
 from .obligations import Obligation, obligations
 from .passes import Pass
 from .recording import closing_rows, tell_cases
 from .secrets import Secret
+from .settling import ask
 from .undo_tasks import end_children, undo_by_task, undo_child
 from .undoing import let_stand
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import forks
+from .attempts import begin_call, finish_call
 from .calls import PLAIN, Frame, Input, Raised, Reply, Returned, Run, RunChild, StepLoop, Wait, current
 from .canonical import encode
 from .effects import StepDefinition
 from .errors import Moved, OutsideTask, Parking, StaleEpoch, StoreError, UsageError
 from .events import Kind, StepStatus, draft, elapsed_most
-from .executor import begin_call, finish_call, run_step
+from .executor import run_step
 from .protocol import FIRST
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
     decide(policy, record, now) -> Reuse | Call | LookBack | WaitUntil | AskHuman | Fail
 
 `policy` is the step's effective policy, `record` the fold of all its rows (None: nothing is logged), `now` the
-store's clock. No I/O, no clock, no user code: the sync and async drivers in `executor.py` are loops over it.
+store's clock. No I/O, no clock, no user code: `executor.py` is the loop over it, and the drivers are loops over that.
 
 The table, for what the log says (DESIGN, section 3):
 

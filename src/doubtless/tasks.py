@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from . import canonical, host
+from .attempts import timed_out
 from .beyond import Fork
 from .calls import Frame, Runtime, current
 from .compensation import aundo_all, undo_all
@@ -21,7 +22,7 @@ from .durations import parse_duration
 from .effects import StepDefinition
 from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed, StoreUnavailable
 from .events import Effect, Instant
-from .executor import run_step, timed_out
+from .executor import run_step
 from .keeping import keep_trying
 from .log import TaskLog
 from .lookback import record_overrun_look

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import canonical
+from .attempts import intent, next_attempt
 from .calls import ChildEnd, Input, Run, RunChild, StepLoop
 from .canonical import encode, idempotency_key
 from .effects import StepDefinition
 from .errors import Frozen, Moved
 from .events import TERMINAL, UNDO, Effect, Event, Kind, StepStatus, TaskStatus, draft, dump, ended_words
-from .executor import ask, ask_unsent, intent, next_attempt
 from .fold import StepRecord
 from .obligations import Obligation
 from .outputs import Output
 from .protocol import TOO_LATE, Call, time_left
 from .recording import closing_rows, settled_rows
+from .settling import ask, ask_unsent
 from .store.base import Blob
 from .undoing import let_stand, shows_nothing, undo_row, undone_row
 

@@ -132,15 +132,15 @@ def test_an_intent_that_was_decided_before_the_wish_came_is_not_written(app: Dou
             real.tell(["t"])
         return value
 
-    import doubtless.executor as executor
+    import doubtless.attempts as attempts
 
-    original = executor.call_params
-    executor.call_params = prepared
+    original = attempts.call_params
+    attempts.call_params = prepared
     try:
         with pytest.raises(TaskFailed) as caught:
             app.run(reading, "t")
     finally:
-        executor.call_params = original
+        attempts.call_params = original
     assert wished
     assert caught.value.status == "cancelled"
     assert world.made == []

@@ -24,7 +24,7 @@ class Guard(NamedTuple):
     tests: tuple[str, ...]
 
 
-PROTOCOL, FOLD, EXECUTOR, SQL = "protocol.py", "fold.py", "executor.py", "store/sql/sqlite.sql"
+PROTOCOL, FOLD, EXECUTOR, ATTEMPTS, SQL = "protocol.py", "fold.py", "executor.py", "attempts.py", "store/sql/sqlite.sql"
 U = "unit/test_protocol.py::test_"
 UF = "unit/test_fold.py::test_"
 SHARED = "tasks/test_shared_commits.py::test_"
@@ -91,8 +91,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "of a restored log, a write that it does not know counts as sent",
         EXECUTOR,
-        "if run.suspect and definition is not None",
-        "if False and definition is not None",
+        "if run.suspect and (record is None",
+        "if False and (record is None",
         (BAD + "in_suspect_mode_a_write_that_nobody_can_be_asked_about_is_a_case",),
     ),
     Guard(
@@ -461,28 +461,28 @@ GUARDS: tuple[Guard, ...] = (
     # ------------------------------------------------------------ intent, attempt, key, params
     Guard(
         "the intent is durable before the call",
-        EXECUTOR,
+        ATTEMPTS,
         "    if rows:\n        try:\n            if shares:",
         "    if rows and record is not None:\n        try:\n            if shares:",
         ("tasks/test_tasks_ownership.py::test_the_task_of_a_killed_process_is_taken_over_at_once_and_its_call_is_in_doubt",),
     ),
     Guard(
         "a write whose row the store refuses is not called",
-        EXECUTOR,
+        ATTEMPTS,
         "        except StoreRefusal as refusal:\n            unwritten(run, definition, refusal)\n            return None",
         "        except StoreRefusal as refusal:\n            unwritten(run, definition, refusal)\n            if not isinstance(refusal, Moved):\n                return None",
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
     ),
     Guard(
         "each further attempt has its row before it begins",
-        EXECUTOR,
+        ATTEMPTS,
         "    if rows:\n        try:\n            if shares:",
         "    if rows and record is None:\n        try:\n            if shares:",
         ("people/test_cases_keys.py::test_the_attempts_of_one_intent_share_its_key_and_their_number_is_a_column",),
     ),
     Guard(
         "the key is the intent's, not made anew",
-        EXECUTOR,
+        ATTEMPTS,
         "            key, rows = next_attempt(run, definition, record, action, started)\n",
         "            key, rows = next_attempt(run, definition, record, action, started)\n"
         '            text = given.key_text if given is not None else ""\n'
@@ -526,7 +526,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "what is cancelled before its function was entered is not_sent",
-        EXECUTOR,
+        ATTEMPTS,
         "elif isinstance(reply, Raised) and not reply.entered:",
         "elif isinstance(reply, Raised) and not reply.entered and reply.running:",
         ("tasks/test_tasks_cancellation.py::test_interrupted_between_the_intent_and_the_call_is_not_sent",),
@@ -543,8 +543,8 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a doubt stops reads too, unless they are declared independent",
         EXECUTOR,
-        "if record is None and log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8",
-        "if record is None and log.open and policy.effect != READ and run.blocked_by_doubt(path):  # rule 8",
+        "if record is None and run.log.open and not policy.independent and run.blocked_by_doubt(path):  # rule 8",
+        "if record is None and run.log.open and policy.effect != READ and run.blocked_by_doubt(path):  # rule 8",
         (
             "tasks/test_tasks_parking.py::test_no_new_intent_is_written_while_another_step_is_in_doubt_reads_may_go_on_if_declared",
         ),
@@ -575,7 +575,7 @@ GUARDS: tuple[Guard, ...] = (
     # ------------------------------------------------------------ the call, and what came of it
     Guard(
         "a frozen step is not called",
-        EXECUTOR,
+        ATTEMPTS,
         "run.log.append(*rows, guard=definition.name, blobs=blobs)",
         "run.log.append(*rows, blobs=blobs)",
         ("people/test_freeze.py::test_a_frozen_step_is_not_called_and_the_error_says_how_to_go_on",),
@@ -716,7 +716,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a second attempt of an unprotected write after a late success is a contradiction",
-        EXECUTOR,
+        "settling.py",
         "unprotected = record.effect == Effect.NON_IDEM_WRITE and any(a.number > action.attempt for a in record.attempts)",
         "unprotected = False",
         (
@@ -790,7 +790,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "the deadline is checked again right before the call",
-        EXECUTOR,
+        ATTEMPTS,
         "if policy.undo_by is not None and not time_left(policy, runtime.store.now()):",
         "if False:",
         (UNDO + "a_compensation_is_not_called_when_its_deadline_passes_while_its_intent_is_written",),
@@ -1314,7 +1314,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a key's window is looked at again right before the call",
-        "executor.py",
+        ATTEMPTS,
         "if record is not None and key_forgotten(policy, record, runtime.store.now()):",
         "if False:",
         (BUCKET + "params_that_come_slowly_from_the_bucket_are_not_sent_again_once_the_key_s_window_is_over",),

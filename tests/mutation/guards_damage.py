@@ -19,8 +19,8 @@ DAMAGE: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
         "a task's chain is followed before a step is called",
         "executor.py",
-        "        if not log.sure:\n            log.make_sure()",
-        "        pass",
+        "            if not log.sure:\n                log.make_sure()",
+        "            pass",
         (TASK + "nothing_is_read_because_of_a_changed_output",),
     ),
     (

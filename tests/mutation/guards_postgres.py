@@ -286,7 +286,7 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "right before a write is called its lease is looked at",
-        "executor.py",
+        "attempts.py",
         "        if leases is not None and not outlives(leases, frame):\n            return None\n",
         "",
         (TAKEOVER + "an_owner_whose_task_was_taken_over_between_intent_and_call_sends_nothing",),

@@ -213,7 +213,7 @@ SHARING: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "a read on an event loop shares commits",
-        "executor.py",
+        "attempts.py",
         "    frame.allowed, frame.shares = action.allow, shares\n",
         "    frame.allowed, frame.shares = action.allow, shares and policy.effect != READ\n",
         (SHARED + "reads_of_one_event_loop_share_their_commits",),

@@ -38,11 +38,11 @@ ROWS = "    if rows:\n        try:\n            if shares:\n"
 PLANTS: dict[str, Plant] = {
     "call-before-intent": Plant(
         "the intent is durable before the call",
-        (("executor.py", ROWS, ROWS.replace("if rows:", "if rows and record is not None:")),),
+        (("attempts.py", ROWS, ROWS.replace("if rows:", "if rows and record is not None:")),),
     ),
     "attempt-without-row": Plant(
         "each further attempt has its row before it begins",
-        (("executor.py", ROWS, ROWS.replace("if rows:", "if rows and record is None:")),),
+        (("attempts.py", ROWS, ROWS.replace("if rows:", "if rows and record is None:")),),
     ),
     "key-recomputed": _of("the key is the intent's, not made anew"),
     "absence-from-the-start": _of("the absence clock starts at the last possible send"),

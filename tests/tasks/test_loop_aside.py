@@ -87,7 +87,8 @@ def test_of_rows_put_down_together_half_are_committed_beside_the_loop_which_goes
         assert await running == [None] * MANY
 
     asyncio.run(watched())
-    assert commits.rows[:2] == [MANY // 2, MANY // 2]
+    assert commits.rows[0] == MANY // 2
+    assert commits.rows[1] >= MANY // 2  # the other half, and what the first one has put down meanwhile
     assert threading.main_thread() not in commits.threads[:2]
     assert world.n() == MANY
     for n in range(MANY):

@@ -24,6 +24,7 @@ from doubtless import (
     Rejected,
     StepFailed,
     TaskFailed,
+    attempts,
     drivers,
     executor,
     injected,
@@ -310,7 +311,7 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
         refused_or_called.set()
         return world.do("tell")
 
-    original, begin_call = executor.call_params, executor.begin_call
+    original, begin_call = attempts.call_params, attempts.begin_call
 
     def begun_or_not(run: Any, definition: Any, *args: Any, **options: Any) -> Any:
         request = begin_call(run, definition, *args, **options)
@@ -325,7 +326,7 @@ def test_a_write_that_was_decided_before_its_neighbours_reply_was_lost_does_not_
             until(lambda: Kind.ATTEMPT_ENDED in kinds(app, "t"), "the neighbour's lost reply")
         return original(runtime, definition, text)
 
-    monkeypatch.setattr(executor, "call_params", prepared)
+    monkeypatch.setattr(attempts, "call_params", prepared)
     for module in (executor, drivers):
         monkeypatch.setattr(module, "begin_call", begun_or_not)
     app.on_case(lambda case: refused_or_called.wait(PATIENCE))  # until then the run does not park for the doubt

@@ -92,7 +92,7 @@ class Fakes:
     # ------------------------------------------------------------ calling
 
     def invoke(self, fn: Function, kwargs: dict[str, Any]) -> Any:
-        """Call user code, or what stands in its place (`executor.invoke`)."""
+        """Call user code, or what stands in its place (`drivers.invoke`)."""
         frame = current.get()
         assert isinstance(frame, Frame)
         return self._ask(frame, fn, kwargs) if frame.what == "query" else self._call(frame, fn, kwargs)
