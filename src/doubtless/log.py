@@ -7,10 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 from . import host
+from .changes import wakes
 from .effects import Deadline
 from .errors import DoubtlessError, Moved, StoreDamaged
 from .events import UNDO, Event, Instant, Kind, StepStatus, TaskStatus, draft, row_hash, seal
-from .fold import StepRecord, fold_step, wakes
+from .fold import StepRecord, fold_step
 from .questions import WAIT_FOR
 from .snapshots import Held, Plan, Restored
 from .snapshotting import Snapshotting

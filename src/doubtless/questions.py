@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .changes import case_id
 from .errors import DoesNotFit, Late
 from .events import CaseKind, Effect, Event, Instant, Kind, StepStatus, draft, dump, elapsed_most
-from .fold import case_id
 from .schemas import misfit
 
 if TYPE_CHECKING:

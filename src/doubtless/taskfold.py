@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from json import loads
 from typing import NamedTuple
 
+from .changes import case_id
 from .events import UNDO, CaseKind, Event, Kind, StepStatus, TaskStatus
-from .fold import case_id
 
 
 class Settled(NamedTuple):

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from . import canonical
 from .calls import Runtime
+from .changes import case_id
 from .drift import definition_changes
 from .effects import PolicyChange
 from .errors import StoreDamaged
 from .events import UNDO, Effect, Event, Kind, StepStatus
-from .fold import StepRecord, case_id, fold_steps
+from .fold import StepRecord, fold_steps
 from .inbox import Case, jsonable, read_case, shown_json
 from .questions import WAIT_FOR
 from .standing import SESSION, read_history

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from doubtless.changes import CaseClosed, CaseOpened, project
 from doubtless.events import STEP_MOVES, Effect, Event, Kind, StepStatus
-from doubtless.fold import CaseClosed, CaseOpened, Moves, StepRecord, fold_steps, project
+from doubtless.fold import Moves, StepRecord, fold_steps
 from doubtless.protocol import Action, WaitUntil
 
 from .world import Slice, State, Violation, policy_now, truly

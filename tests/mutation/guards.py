@@ -949,7 +949,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a step that was given up keeps its business key",
-        FOLD,
+        "changes.py",
         'StepStatus.FAILED: "failed"}',
         'StepStatus.FAILED: "freed"}',
         ("keys/test_business_keys.py::test_a_key_of_an_abandoned_step_is_kept_and_the_next_is_refused",),
@@ -1019,7 +1019,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "an answer wakes only a task that sleeps",
-        FOLD,
+        "changes.py",
         "_WAKE = HeadChange(TaskStatus.READY, None, None, False, _ASLEEP)",
         "_WAKE = HeadChange(TaskStatus.READY, None, None, False)",
         ("store/test_projections.py::test_an_answer_wakes_a_task_that_sleeps_and_no_other",),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from doubtless.changes import CaseClosed, CaseOpened, project
 from doubtless.events import TERMINAL, UNDO, Effect, Event, Kind, StepStatus, TaskStatus
-from doubtless.fold import CaseClosed, CaseOpened, Moves, StepRecord, fold_steps, project
+from doubtless.fold import Moves, StepRecord, fold_steps
 from doubtless.store.sqlite import SqliteStore
 
 from .play import Play

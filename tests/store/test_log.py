@@ -9,9 +9,9 @@ import pytest
 from store_ground import Begin, MakeStore, TurnClock, Writer, accepted, case_opened, intended, only_sqlite, parked, settled
 
 from doubtless.blobs import Content
+from doubtless.changes import project
 from doubtless.errors import Frozen, Moved, StaleEpoch, StoreError, UnknownTask, UsageError
 from doubtless.events import STORE_TASK, Event, Kind, draft, row_hash
-from doubtless.fold import project
 from doubtless.store.base import DONE, INTENDED, Outline, Store
 from doubtless.store.schema import PLAIN
 

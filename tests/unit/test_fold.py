@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from doubtless.changes import CaseClosed, CaseOpened, Freeze, HeadChange, case_id, project
 from doubtless.events import (
     SETTLED,
     CaseKind,
@@ -25,20 +26,7 @@ from doubtless.events import (
     row_hash,
     seal,
 )
-from doubtless.fold import (
-    GRAVITY,
-    Attempt,
-    CaseClosed,
-    CaseOpened,
-    Freeze,
-    HeadChange,
-    Moves,
-    StepRecord,
-    case_id,
-    fold_step,
-    fold_steps,
-    project,
-)
+from doubtless.fold import GRAVITY, Attempt, Moves, StepRecord, fold_step, fold_steps
 
 S = 1_000_000
 T0 = 1_800_000_000 * S

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from ..changes import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from ..errors import StoreError
 from ..events import Event, row_hash
-from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from .base import CaseRow, KeyRow
 from .link import as_store_error, first
 from .projections import key_held, not_open

@@ -229,7 +229,7 @@ class Store(Protocol):
         """Append sealed rows of one task by its owner; all or none, durable at return.
 
         `guard` names a step whose freeze is checked in the same transaction. Rows that change the head or a case
-        (`fold.project`) do so here; a TaskParked or TaskEnded row releases the owner unless `keep_owner`.
+        (`changes.project`) do so here; a TaskParked or TaskEnded row releases the owner unless `keep_owner`.
         A row that takes a business key takes it in this transaction too: of two at the same instant one has it.
         Raises: StaleEpoch, Moved, Frozen, AlreadySettled, KeyHeld; StoreUnavailable when it is surely not written.
         An append whose fate is unknown is looked up by place and compared whole before it is repeated.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..changes import placing
 from ..errors import DoubtlessError, StoreUnavailable, UsageError
 from ..events import Event, Instant, Kind, TaskStatus, draft, dump, row_hash, seal
-from ..fold import placing
 from .base import Beginning, Claim, Head, Store
 
 

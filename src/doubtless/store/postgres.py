@@ -10,9 +10,9 @@ from functools import partial
 from typing import cast
 
 from .. import host
+from ..changes import placing
 from ..errors import TaskBusy
 from ..events import TERMINAL, Event, Instant, Kind, TaskStatus, draft, elapsed_most, row_hash, seal
-from ..fold import placing
 from ..snapshots import Snapshot
 from . import reading
 from .base import Blob, Claim, Due, Head, Outline, Problem, StoreInfo, Wanted

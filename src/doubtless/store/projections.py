@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..changes import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, placing, project
 from ..errors import AlreadySettled, KeyHeld, UnknownCase
 from ..events import STORE_TASK, Event, Instant, Kind, TaskStatus, draft
-from ..fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, placing, project
 from .base import CaseRow, KeyRow
 
 

@@ -39,8 +39,8 @@ PLAIN = frozenset(
         Kind.CALLS_ACKNOWLEDGED,
     }
 )
-"""The kinds that change no projection (a test compares this with `fold.project`): one statement appends them, unless
-the row names a business key (`fold.names_key`)."""
+"""The kinds that change no projection (a test compares this with `changes.project`): one statement appends them, unless
+the row names a business key (`changes.names_key`)."""
 
 
 ROW = f"({','.join('?' * (len(COLUMNS) + 1))})"

@@ -10,8 +10,8 @@ from typing import Any
 
 import apsw
 
+from ..changes import names_key, placing
 from ..events import STORE_TASK, TERMINAL, Event, Instant, Kind, TaskStatus, row_hash, seal, upcast
-from ..fold import names_key, placing
 from ..snapshots import Snapshot
 from .applying import apply, check_refusal
 from .base import Blob, Claim, Due, Head, Problem, StoreInfo, Wanted

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
+from ..changes import names_key
 from ..errors import DoubtlessError
 from ..events import Event
-from ..fold import names_key
 from .base import Blob
 from .schema import PLAIN
 

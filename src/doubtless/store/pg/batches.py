@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...changes import HeadChange, placing, project
 from ...errors import StoreError, StoreUnavailable
 from ...events import Event, TaskStatus, row_hash
-from ...fold import HeadChange, placing, project
 from ..base import Beginning, Blob, Claim
 from ..tickets import Waiting, Waits
 from .arrays import arrays, digests, elements, numbers, texts

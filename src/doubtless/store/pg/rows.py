@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring as _quoted
 from typing import Any
 
+from ...changes import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from ...events import Event, row_hash, upcast
-from ...fold import CaseClosed, CaseOpened, Freeze, HeadChange, KeyMoved, KeyTaken, project
 from ..base import Blob
 
 _INPUT, _OUTPUT, _DATA = (Event._fields.index(name) for name in ("input_ref", "output_ref", "data"))
