@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from doubtless import clients, errors, events, inbox
+from doubtless import clients, errors, events
+from doubtless.answers import DOES, DOES_THERE, SPELLED, TAKES
 from doubtless.cli.exits import MEANING
 from doubtless.cli.group import doubtless
 from doubtless.declaring import OPTIONS
@@ -63,10 +64,10 @@ def answers() -> Iterator[str]:
     """What a person may answer, by kind of case."""
     yield "| case | answer | what it does |"
     yield "|---|---|---|"
-    for kind, taken in inbox.TAKES.items():
+    for kind, taken in TAKES.items():
         for answer in taken:
-            does = inbox.DOES_THERE if kind == events.CaseKind.QUESTION else inbox.DOES
-            yield f"| `{kind}` | `{inbox.SPELLED[answer]}` | {does[answer]} |"
+            does = DOES_THERE if kind == events.CaseKind.QUESTION else DOES
+            yield f"| `{kind}` | `{SPELLED[answer]}` | {does[answer]} |"
 
 
 def error_tree() -> Iterator[str]:

@@ -33,7 +33,8 @@ from .table import StepTable
 from .waiting import InTask
 
 if TYPE_CHECKING:
-    from .inbox import Authorize, Case
+    from .answering import Authorize
+    from .inbox import Case
     from .store.blobstore import BlobStore
 
 HINT_STORE = "Doubtless('sqlite:///agent.db') or export DOUBTLESS_STORE=sqlite:///agent.db"

@@ -14,7 +14,8 @@ from ..store.base import Head, Store
 from ..table import StepTable
 
 if TYPE_CHECKING:
-    from ..inbox import Authorize, Case
+    from ..answering import Authorize
+    from ..inbox import Case
     from ..store.blobstore import BlobStore
 
 

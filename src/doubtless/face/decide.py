@@ -25,7 +25,7 @@ class Deciding(Face):
         Shapes: `shown` is the case's `hash` (8 characters of it do): the answer is bound to what was shown.
         Raises: AlreadySettled (by whom, when), CaseChanged (look again), AnswerRefused, UnknownCase.
         """
-        from ..inbox import settle
+        from ..answering import settle
 
         case = settle(self.reading, case_id, answer, by=by, why=why, shown=shown, authorize=self._authorize)
         self._woken((case.task_id,))
