@@ -15,6 +15,7 @@ from .agentstate import EMPTY, AgentState, CallResult, TurnRecord, fold, from_js
 from .agentview import State, Viewer
 from .blobs import show_ref
 from .branches import run_group
+from .calling import adrive_place, drive_place
 from .calls import Input, current
 from .choices import CHOOSE, Refuse, recorded
 from .effects import StepDefinition
@@ -23,7 +24,7 @@ from .events import Effect, StepStatus, dump
 from .inputs import prepare
 from .log import Settled, TaskLog
 from .outputs import open_output_case, replayed
-from .passes import Pass, Scope, adrive_place, drive_place
+from .passes import Pass, Scope
 from .repeats import REPEATS, STANDING
 from .toolbox import NotAllowed, Toolbox
 

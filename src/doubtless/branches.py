@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import host
+from .calling import outside
 from .calls import current
+from .endings import Ending
 from .errors import Parking, UsageError
-from .passes import Ending, Pass, Scope, outside
+from .passes import Pass, Scope
 
 if TYPE_CHECKING:
     import asyncio

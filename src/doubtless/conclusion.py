@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from .calls import Frame, Runtime
 from .canonical import encode
 from .effects import StepDefinition
+from .endings import Ending
 from .errors import Abort, DoubtlessError, Moved, NotCanonical, Parking, StepFailed
 from .events import UNDO, CaseKind, Effect, Event, Instant, Kind, StepStatus, TaskStatus, draft, dump
 from .fold import StepRecord
@@ -18,7 +19,7 @@ from .keeping import keep_trying
 from .log import TaskLog
 from .obligations import obligations, standing
 from .outcomes import AlreadyUndone, NotUndoable, text_of
-from .passes import Ending, Park, Pass
+from .passes import Park, Pass
 from .questions import dropped_rows, is_question, question_of
 from .recording import unsent_rows
 from .snapshots import Plan

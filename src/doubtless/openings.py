@@ -14,10 +14,11 @@ from .calls import Runtime
 from .canonical import encode
 from .conclusion import TaskCode
 from .declaring import define
+from .endings import Ending
 from .events import CaseKind, Event, Kind, TaskStatus, draft
 from .fold import StepRecord
 from .log import TaskLog
-from .passes import Ending, Park
+from .passes import Park
 from .recording import closing_rows
 from .standing import BETWEEN, SESSION, UNREAD, acknowledged_row, given_up_row, is_idle, without_effect
 from .tasks import TaskRun

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from .calling import call_step
 from .calls import Frame, Runtime, current
 from .declaring import define
 from .effects import StepDefinition
 from .errors import OutsideTask
 from .events import Effect
-from .passes import Scope, call_step
+from .passes import Scope
 from .questions import moment
 
 if TYPE_CHECKING:

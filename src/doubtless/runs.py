@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from . import canonical, host
 from .beyond import fork_of
 from .effects import Deadline
+from .endings import Ending
 from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
 from .events import TERMINAL, Event, Instant, Kind, TaskStatus, ended_words
 from .latenews import take_in
 from .log import TaskLog
-from .passes import Ending
 from .standing import SESSION, is_idle
 from .steps import Task
 from .store.base import Claim, Head

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from .calls import Input, current
+from .endings import Ending
 from .errors import OutsideTask, Parking, StepFailed, UsageError
 from .guests import GuestCall, Guests, SessionCall
 from .inputs import prepare
 from .log import Settled
 from .outcomes import unstorable
 from .outputs import replayed
-from .passes import Ending
 from .steps import Step
 from .tasks import PULSE
 from .visits import Unfinished, avisit_step, visit_step

@@ -6,10 +6,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from .calling import call_step
 from .calls import current
 from .effects import StepDefinition
 from .errors import UsageError
-from .passes import Scope, call_step
+from .passes import Scope
 
 if TYPE_CHECKING:
     from .conclusion import TaskCode

@@ -20,6 +20,7 @@ from .conclusion import Concluding, TaskCode
 from .drivers import drive
 from .durations import parse_duration
 from .effects import StepDefinition
+from .endings import Ending, unwrapped
 from .errors import Abort, DoubtlessError, Moved, Parking, StepFailed, StoreUnavailable
 from .events import Effect, Instant
 from .executor import run_step
@@ -27,7 +28,7 @@ from .keeping import keep_trying
 from .log import TaskLog
 from .lookback import record_overrun_look
 from .outcomes import Outcome
-from .passes import Ending, Park, Pass, unwrapped
+from .passes import Park, Pass
 from .recording import record_outcome
 from .secrets import Secret
 

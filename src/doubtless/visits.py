@@ -14,10 +14,11 @@ from . import host
 from .calls import Input
 from .drivers import drive
 from .effects import StepDefinition
+from .endings import Ending
 from .errors import Parking
 from .executor import run_step
 from .outcomes import Outcome
-from .passes import Ending, Pass
+from .passes import Pass
 from .tasks import PULSE, wait_limit, what_interrupted
 
 if TYPE_CHECKING:
