@@ -111,6 +111,16 @@ DOES: dict[type[Any], str] = {
 }
 """What each answer would do: shown with every case."""
 
+DOES_AT_THE_END: dict[type[Any], str] = {
+    Happened: "the step is done with the output you give; the task is cancelled: it is undone or stands, as the task is declared",
+    DidNotHappen: (
+        "recorded now; acts when nothing can land any more and after a fresh look; the task is cancelled:"
+        " whatever is to follow, it is not sent again"
+    ),
+    Abandon: "the step is settled as failed and may stand; the task is cancelled, and its end lists it",
+}
+"""What an answer about a write of a cancelled task does."""
+
 DOES_THERE: dict[type[Any], str] = {
     Answer: "the task goes on with this value",
     Deny: "the task sees Denied, with your name and why; what it does then is its own code's",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from . import canonical
 from .answers import (
     DOES,
+    DOES_AT_THE_END,
     DOES_THERE,
     SPELLED,
     TAKES,
@@ -79,6 +80,10 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     elif is_question(opened):
         evidence = question_evidence(runtime, question_of(opened))
         answers = {SPELLED[a]: DOES_THERE[a] for a in TAKES[row.kind]}
+    wish = wish_to_cancel(events)
+    if wish is not None and not is_question(opened):
+        evidence["cancelled"] = wish
+        answers |= {SPELLED[a]: text for a, text in DOES_AT_THE_END.items() if row.kind == CaseKind.DOUBT}
     shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
     digest = canonical.content_hash(shown.encode()).hex()
     return Case(
@@ -93,6 +98,17 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
         answers,
         digest,
     )
+
+
+def wish_to_cancel(events: Iterable[Event]) -> dict[str, Any] | None:
+    """Who wants the task of these rows cancelled, and why; None: nobody does, or it has ended."""
+    wish: dict[str, Any] | None = None
+    for event in events:
+        if event.kind == Kind.CANCEL_REQUESTED and wish is None:
+            wish = {name: event.details[name] for name in ("by", "why")}
+        elif event.kind == Kind.TASK_ENDED:
+            return None
+    return wish
 
 
 OF_A_FORK = {

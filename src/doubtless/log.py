@@ -23,6 +23,7 @@ __all__ = ["OpenCase", "Settled", "TaskLog", "groups_of"]
 
 
 _INTENDED, _SETTLED = Kind.STEP_INTENDED.value, Kind.STEP_SETTLED.value
+_NEW = (_INTENDED, Kind.RETRY_ALLOWED.value)  # the rows before a call that only task code wants
 
 
 class Origin(NamedTuple):
@@ -304,7 +305,7 @@ class TaskLog(TaskFold):
         if not self.sure:
             self.make_sure()
         first = drafts[0]
-        if guard is not None and self.cancel is not None and self.failing is None and first.kind == _INTENDED:
+        if guard is not None and self.cancel is not None and self.failing is None and first.kind in _NEW:
             raise Moved(f"task {self.task_id} is cancelled: nothing new begins", task=self.task_id)
         if guard is not None and self.open and first.kind == _INTENDED and self._doubt_beside(first.path):
             raise Moved(f"task {self.task_id}: another step is in doubt", task=self.task_id)  # rule 8, between branches

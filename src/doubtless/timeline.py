@@ -13,7 +13,7 @@ from .effects import PolicyChange
 from .errors import StoreDamaged
 from .events import UNDO, Effect, Event, Kind, StepStatus
 from .fold import StepRecord, fold_steps
-from .inbox import Case, jsonable, read_case, shown_json
+from .inbox import Case, jsonable, read_case, shown_json, wish_to_cancel
 from .questions import WAIT_FOR
 from .standing import SESSION, read_history
 from .store.base import CaseRow, Head
@@ -68,7 +68,7 @@ class TaskView(NamedTuple):
 
     `stands`: of a task that ended failed, the effects that a person has let stand. `forked_from`: of a fork, the task and
     the `step_seq` that it was forked at. `unacknowledged`: of a session, the places of the writes whose results its host has
-    not acknowledged.
+    not acknowledged. `cancelled`: of a task that has not ended, who wants it cancelled, and why (``by``, ``why``).
     """
 
     id: str
@@ -88,6 +88,7 @@ class TaskView(NamedTuple):
     stands: tuple[dict[str, Any], ...] = ()
     forked_from: tuple[str, int] | None = None
     unacknowledged: tuple[str, ...] = ()
+    cancelled: dict[str, Any] | None = None
 
 
 def view(runtime: Runtime, head: Head) -> TaskView:
@@ -125,6 +126,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         stands=tuple(ended.details.get("stands", ())) if ended else (),
         forked_from=(accepted.details["forked_from"], accepted.details["at"]) if "forked_from" in accepted.details else None,
         unacknowledged=tuple(left.path for left in read_history(rows).left) if head.task_name == SESSION else (),
+        cancelled=None if ended else wish_to_cancel(rows),
     )
 
 

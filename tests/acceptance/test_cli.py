@@ -509,7 +509,7 @@ def test_the_shape_of_show_as_json_is_stable(open_shop: Shop) -> None:
     shown = open_shop.cli("show", "done-1", "--json").json
     assert set(shown) == {
         "id", "task", "status", "why", "params", "output", "error", "owner", "owner_alive", "wake_at", "created_at", "updated_at",
-        "steps", "cases", "stands", "next", "forked_from", "unacknowledged",
+        "steps", "cases", "stands", "next", "forked_from", "unacknowledged", "cancelled",
     }  # fmt: skip
     assert set(shown["steps"][4]) == {
         "path", "step_seq", "step", "effect", "status", "calls", "settled_by", "params", "output", "error", "keys", "handles",

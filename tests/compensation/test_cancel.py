@@ -9,7 +9,24 @@ from typing import Any
 import pytest
 from undo_ground import Deploys, World, only_case, settle, statuses
 
-from doubtless import Compensate, Doubtless, Happened, LetStand, NeedsHuman, NotSent, Pending, TaskFailed, TaskWaiting, UsageError
+from doubtless import (
+    Abandon,
+    CaseChanged,
+    Compensate,
+    DidNotHappen,
+    Doubtless,
+    Happened,
+    LetStand,
+    NeedsHuman,
+    NotSent,
+    Pending,
+    TaskFailed,
+    TaskWaiting,
+    UsageError,
+    attempts,
+)
+from doubtless.cli.render import timeline
+from doubtless.cli.render_case import case_text, inbox_list
 from doubtless.events import Kind
 from doubtless.testing import FakeClock
 
@@ -445,3 +462,100 @@ def test_a_child_that_is_cancelled_fails_where_its_parent_called_it(app: Doubtle
     assert caught.value.context["failure"]["kind"] == "child"
     assert world.undone == ["g", "c", "p"]
     assert "never" not in world.made
+
+
+# ---------------------------------------------------------------- a person's word, and the wish to stop
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+def test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task(
+    app: Doubtless, world: World, cancelled_first: bool
+) -> None:
+    """The permission was to go on with a task that nobody wants any more: it did not happen, and that is all."""
+
+    @app.step(effect="non_idem_write")
+    def make(name: str) -> dict[str, Any]:
+        world.make(name)
+        raise ConnectionResetError("lost")
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    if cancelled_first:
+        with pytest.raises(NeedsHuman):
+            app.cancel("t", by="kim", why="withdrawn")
+        settle(app, DidNotHappen("retry", even_now=True))
+        with pytest.raises(TaskFailed) as caught:
+            app.resume("t")
+        assert caught.value.status == "cancelled"
+    else:
+        settle(app, DidNotHappen("retry", even_now=True))
+        assert app.cancel("t", by="kim", why="withdrawn") == "cancelled"
+    assert world.made == ["s1"]
+    assert statuses(app) == {"1": "not_applied"}
+    assert app.inbox().cases == []
+
+
+def test_a_permission_that_was_decided_on_before_the_wish_came_is_not_used(
+    deploy: Deploys, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, other = deploy(), deploy()
+
+    @app.step(effect="non_idem_write")
+    def make(name: str) -> dict[str, Any]:
+        world.make(name)
+        raise ConnectionResetError("lost")
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    settle(app, DidNotHappen("retry", even_now=True))
+    original = attempts.next_attempt
+
+    def wished_meanwhile(*args: Any) -> Any:
+        if not any(row.kind == Kind.CANCEL_REQUESTED for row in other.store.rows("t")):
+            other.store.add("t", [cancel_row(other)])
+            app._runs.tell(["t"])  # as another branch may: this view holds the wish, so that its place is free
+        return original(*args)
+
+    monkeypatch.setattr(attempts, "next_attempt", wished_meanwhile)
+    with pytest.raises(TaskFailed) as caught:
+        app.resume("t")
+    assert caught.value.status == "cancelled"
+    assert world.made == ["s1"]
+
+
+def test_a_wish_to_cancel_is_shown_while_the_task_has_not_ended(app: Doubtless, world: World) -> None:
+    @app.step(effect="non_idem_write")
+    def make(name: str) -> dict[str, Any]:
+        world.make(name)
+        raise ConnectionResetError("lost")
+
+    @app.task
+    def task() -> None:
+        make(name="s1")
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t")
+    before = only_case(app)
+    with pytest.raises(NeedsHuman):
+        app.cancel("t", by="kim", why="withdrawn")
+    case, wish = only_case(app), {"by": "kim", "why": "withdrawn"}
+    assert case.evidence["cancelled"] == wish == app.show("t").cancelled
+    assert "not sent again" in case.answers["did_not_happen"]
+    with pytest.raises(CaseChanged):  # who has not seen the wish looks again
+        app.settle(case.id, DidNotHappen("retry"), by="anna", why="looked", shown=before.hash)
+    shown = timeline(app.show("t"), store=None)
+    assert "wanted by kim: withdrawn; nothing new begins" in shown
+    assert "wanted by kim: withdrawn" in case_text(case, None)
+    assert "the task is cancelled" in inbox_list(app.inbox(), {}, suspect=False, store=None)
+    settle(app, Abandon())
+    with pytest.raises(TaskFailed):
+        app.resume("t")
+    assert app.show("t").cancelled is None

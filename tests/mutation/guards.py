@@ -561,9 +561,23 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "cancel: an intent that was decided before the wish came is not written",
         "log.py",
-        "if guard is not None and self.cancel is not None and self.failing is None and first.kind == _INTENDED:",
+        "if guard is not None and self.cancel is not None and self.failing is None and first.kind in _NEW:",
         'if guard == "*" and self.cancel is not None:',
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
+    ),
+    Guard(
+        "cancel: a person's permission to send again ends with the task's code",
+        EXECUTOR,
+        "if isinstance(action, Call) and action.allow and log.held and path[0] != UNDO and record is not None:",
+        "if False and record is not None:",
+        ("compensation/test_cancel.py::test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task",),
+    ),
+    Guard(
+        "cancel: a permission that was decided on before the wish came is not used",
+        "log.py",
+        "_NEW = (_INTENDED, Kind.RETRY_ALLOWED.value)",
+        "_NEW = (_INTENDED,)",
+        ("compensation/test_cancel.py::test_a_permission_that_was_decided_on_before_the_wish_came_is_not_used",),
     ),
     Guard(
         "cancel: what was not sent is not sent again",

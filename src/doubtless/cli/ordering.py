@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from ..app import Doubtless
-from ..errors import TaskFailed
+from ..errors import NeedsHuman, TaskFailed, TaskWaiting
 from ..events import TERMINAL
 from .exits import FAILED, OK
 from .group import Invocation, common, target_argument
@@ -45,7 +45,8 @@ def cancel(
         app = ready(load_app(called, target))
         limit = how_long(wait, no_wait, default=True)
         good = ("cancelled", "compensated")
-        return carried_out(called, app, task_id, lambda: app.cancel(task_id, by=by, why=why, wait=limit), good)
+        recorded = "the task is cancelled: nothing new begins, and it ends when what is in doubt is settled"
+        return carried_out(called, app, task_id, lambda: app.cancel(task_id, by=by, why=why, wait=limit), good, recorded)
 
 
 @click.command(cls=Waiting, short_help="Undo what a task that is done did.")
@@ -68,18 +69,22 @@ def compensate(
     with guarded():
         app = ready(load_app(called, target))
         limit = how_long(wait, no_wait, default=True)
-        return carried_out(called, app, task_id, lambda: app.compensate(task_id, by=by, why=why, wait=limit), ("compensated",))
+        order = lambda: app.compensate(task_id, by=by, why=why, wait=limit)  # noqa: E731
+        return carried_out(called, app, task_id, order, ("compensated",), "what the task did is being undone")
 
 
 def carried_out(
-    called: Invocation, app: Doubtless, task_id: str, order: Callable[[], str], good: tuple[str, ...]
+    called: Invocation, app: Doubtless, task_id: str, order: Callable[[], str], good: tuple[str, ...], recorded: str
 ) -> int:  # fmt: skip
-    """Give the order, and say how the task stands then."""
+    """Give the order, and say how the task stands then; `recorded`: what holds also where it cannot be carried out yet."""
     with shown(app, task_id), aside(called.as_json):
         try:
             status = order()
         except TaskFailed as error:
             status = error.status
+        except (NeedsHuman, TaskWaiting):
+            note(f"recorded: {recorded}")
+            raise
     stands = list(app.show(task_id).stands) if status in TERMINAL else []
     if called.as_json:
         emit({"task": task_id, "status": status, "stands": stands})
@@ -92,5 +97,5 @@ def carried_out(
     if status in TERMINAL:
         note(f"task {task_id} had ended {status} already; {typed('show', task_id, store=called.url)}")
         return FAILED
-    note(f"recorded; whoever runs task {task_id} sees it: {typed('show', task_id, store=called.url)}")
+    note(f"recorded: {recorded}; whoever runs task {task_id} sees it: {typed('show', task_id, store=called.url)}")
     return OK

@@ -22,7 +22,7 @@ from ..answers import (
     Retry,
 )
 from ..app import Doubtless
-from ..errors import DoubtlessError, UsageError
+from ..errors import DoubtlessError, TaskBusy, UsageError
 from . import shapes
 from .exits import OK
 from .group import Invocation, common, store_option, target_argument
@@ -113,6 +113,12 @@ def settle(
                 say(f"case {case.id} is settled: {answer}, by {by}")
             try:
                 return carried(called, app, case.task_id, lambda: app.resume(case.task_id), told)
+            except TaskBusy:  # the answer has woken a worker, which was faster
+                view = app.show(case.task_id)
+                if called.as_json:
+                    emit({**told, "status": view.status, "output": view.output})
+                note(f"task {case.task_id} goes on in another process: {typed('show', case.task_id, store=called.url)}")
+                return OK
             except DoubtlessError as error:
                 error.context["settled"] = told  # the answer stands, whatever became of the task
                 raise

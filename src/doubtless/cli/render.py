@@ -175,10 +175,17 @@ def header(sheet: Sheet, view: TaskView, day: object, path: str | None) -> None:
         sheet.line(call_text("", view.params)[1:-1], lead="  input   ", lead_style="dim")
     if view.status == TaskStatus.DONE:
         sheet.line(short_json(view.output, 400), lead="  output  ", lead_style="dim")
+    if view.cancelled is not None:
+        sheet.line(wish(view.cancelled), "bold yellow", lead="  cancel  ", lead_style="dim")
     told_below = any(case.why in (view.why or "") for case in view.cases)
     if view.why and not told_below and view.status not in (TaskStatus.DONE, TaskStatus.RUNNING):
         why = without_command(view.why).removeprefix(f"{look.words}: ")
         sheet.line(why, lead="  why     ", lead_style="dim")
+
+
+def wish(cancelled: dict[str, Any]) -> str:
+    """Who wants a task cancelled, and what that means for what it has under way."""
+    return f"wanted by {plain(cancelled['by'])}: {plain(cancelled['why'])}; nothing new begins, what is in doubt is settled first"
 
 
 def without_command(why: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..timeline import said
-from .render import stands
+from .render import stands, wish
 from .shapes import answer_commands
 from .sheet import Sheet, call_text, clock, short_json
 from .typed import moment, show_time, typed
@@ -38,7 +38,8 @@ def inbox_list(found: Inbox, frozen: Mapping[str, str], *, suspect: bool, store:
         where = f"{case.step} at {case.path}, " if case.step else ""
         asked = f"{ASKS.get(case.kind, case.kind)}  ({where}task {case.task_id})"
         sheet.line(asked, "bold", lead=f"{case.id}  ", lead_style="bold yellow")
-        sheet.line(f"{case.why}; since {show_time(case.opened_at)}", lead="    ")
+        cancelled = "; the task is cancelled" if "cancelled" in case.evidence else ""
+        sheet.line(f"{case.why}{cancelled}; since {show_time(case.opened_at)}", lead="    ")
         sheet.command(typed("inbox", case.id, store=store))
     for doubt in found.doubts:
         at = f" at {doubt.path}" if doubt.path else ""
@@ -67,6 +68,8 @@ def case_text(case: Case, settled: Event | None, *, width: int | None = None) ->
     sheet.line(f"{case.task_id}{where}; opened {show_time(case.opened_at)}", lead="  task      ", lead_style="dim")
     sheet.line(case.why, lead="  why       ", lead_style="dim")
     evidence = dict(case.evidence)
+    if "cancelled" in evidence:
+        sheet.line(wish(evidence.pop("cancelled")), "bold yellow", lead="  cancel    ", lead_style="dim")
     step_evidence(sheet, evidence, opened.date())
     task_evidence(sheet, evidence)
     for name, value in evidence.items():

@@ -34,7 +34,7 @@ def task(view: TaskView, next_commands: list[str]) -> dict[str, Any]:
         "error": view.error, "owner": view.owner, "owner_alive": view.owner_alive, "wake_at": time(view.wake_at),
         "created_at": utc(view.created_at), "updated_at": utc(view.updated_at), "steps": [step(each) for each in view.steps],
         "cases": [case(each, None) for each in view.cases], "stands": list(view.stands), "next": next_commands,
-        "unacknowledged": list(view.unacknowledged),
+        "unacknowledged": list(view.unacknowledged), "cancelled": view.cancelled,
         "forked_from": None if view.forked_from is None else {"task": view.forked_from[0], "at": view.forked_from[1]},
     }  # fmt: skip
 
