@@ -566,13 +566,6 @@ GUARDS: tuple[Guard, ...] = (
         ("compensation/test_cancel.py::test_an_intent_that_was_decided_before_the_wish_came_is_not_written",),
     ),
     Guard(
-        "cancel: a person's permission to send again ends with the task's code",
-        EXECUTOR,
-        "if isinstance(action, Call) and action.allow and log.held and path[0] != UNDO and record is not None:",
-        "if False and record is not None:",
-        ("compensation/test_cancel.py::test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task",),
-    ),
-    Guard(
         "cancel: a permission that was decided on before the wish came is not used",
         "log.py",
         "_NEW = (_INTENDED, Kind.RETRY_ALLOWED.value)",
@@ -1409,6 +1402,9 @@ REDUNDANT: dict[str, str] = {
     ),
     "passes.py: a cancelled task's code is stopped at its next call (`Scope.check`)": (
         "the step's own loop begins nothing new in a cancelled task; the check only ends the code sooner"
+    ),
+    "executor.py: a person's permission to send again does not act in a cancelled task": (
+        "its row is refused for the same reason (`log.py`); without the first check the run would decide for ever"
     ),
     "executor.py: a write is not decided while another one is in doubt (rule 8)": (
         "the append of its intent is refused for the same reason (`log.py`); without the first check the run would decide for ever, "
