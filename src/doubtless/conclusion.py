@@ -18,7 +18,7 @@ from .fold import StepRecord
 from .keeping import keep_trying
 from .log import TaskLog
 from .obligations import obligations, standing
-from .outcomes import AlreadyUndone, NotUndoable, text_of
+from .outcomes import AlreadyUndone, NotUndoable, storable, text_of
 from .passes import Park, Pass
 from .questions import dropped_rows, is_question, question_of
 from .recording import unsent_rows
@@ -277,8 +277,7 @@ class Concluding:
 
     def shown(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """What the code itself has worded, as it may be stored: without known secrets, and as text that is text."""
-        text = self.runtime.vault.mask(dump(data)).encode("utf-8", "backslashreplace").decode()
-        shown: dict[str, Any] = json.loads(text)
+        shown: dict[str, Any] = json.loads(self.runtime.vault.mask(dump(data)), object_hook=_storable)
         return shown
 
     def code_error(self, error: BaseException) -> dict[str, Any]:
@@ -390,7 +389,6 @@ class Concluding:
             self.log.load()
             self.goes_on = True
 
-
     def unasked(self, now: Instant) -> list[Event]:
         """Close the questions for an output that no code is there to take any more."""
         data = {"answer": "settled", "by": "doubtless", "why": "the task has ended; nobody asks for this output any more"}
@@ -407,6 +405,17 @@ class Concluding:
 def _same(logged: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     keys = ("error", "message", "path", "field", "logged", "asked", "failure", "obligations")
     return all(logged.get(k) == now.get(k) for k in keys)
+
+
+def _storable(said: dict[str, Any]) -> dict[str, Any]:
+    """What a dict says, as a row can hold it; text at any depth."""
+    return {storable(name): _storable_in(value) for name, value in said.items()}
+
+
+def _storable_in(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_storable_in(each) for each in value]
+    return storable(value) if isinstance(value, str) else value
 
 
 def ended_as(failure: Mapping[str, Any]) -> TaskStatus:

@@ -82,7 +82,8 @@ def spelled(value: Any, step: str, name: str) -> str:
     kind = type(value)
     if kind is str:
         text: str = value
-        return text
+        if "\0" not in text:  # which PostgreSQL cannot hold
+            return text
     if kind is int and value.bit_length() < LONGEST * 3:
         return str(value)
     if kind.__module__ in ("datetime", "decimal", "_decimal", "_pydatetime", "_pydecimal"):
@@ -106,4 +107,6 @@ def spelled(value: Any, step: str, name: str) -> str:
 def _described(value: Any) -> str:
     """What came, by its type and never by its content."""
     name = type(value).__name__
-    return "None" if value is None else f"a {name} that is too long or no number" if name in ("int", "Decimal") else f"a {name}"
+    if name in ("int", "Decimal"):
+        return f"a {name} that is too long or no number"
+    return "None" if value is None else "a text with a NUL in it" if name == "str" else f"a {name}"

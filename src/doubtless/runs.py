@@ -11,7 +11,17 @@ from . import canonical, host
 from .beyond import fork_of
 from .effects import Deadline
 from .endings import Ending
-from .errors import DoesNotFit, DoubtlessError, NeedsHuman, Parking, TaskFailed, TaskFrozen, TaskWaiting, UnknownTask
+from .errors import (
+    DoesNotFit,
+    DoubtlessError,
+    NeedsHuman,
+    Parking,
+    StoreDamaged,
+    TaskFailed,
+    TaskFrozen,
+    TaskWaiting,
+    UnknownTask,
+)
 from .events import TERMINAL, Event, Instant, Kind, TaskStatus, ended_words
 from .latenews import take_in
 from .log import TaskLog
@@ -335,7 +345,10 @@ def ended_row(runtime: Runtime, task_id: str) -> Event:
     last = runtime.store.last(task_id)
     if last is not None and last.kind == Kind.TASK_ENDED:
         return last
-    return next(row for row in reversed(runtime.store.rows(task_id)) if row.kind == Kind.TASK_ENDED)  # late news came after it
+    for row in reversed(runtime.store.rows(task_id)):  # late news came after it
+        if row.kind == Kind.TASK_ENDED:
+            return row
+    raise StoreDamaged(f"task {task_id} has ended by its head, and its log has no end", hint="doubtless verify", task=task_id)
 
 
 def raised_on(error: BaseException) -> bool:

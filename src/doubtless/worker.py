@@ -15,6 +15,7 @@ from . import host
 from .children import root_of
 from .errors import DoubtlessError, StaleEpoch, StoreDamaged, StoreError
 from .events import TERMINAL, Instant, TaskStatus, elapsed_most
+from .outcomes import text_of
 from .runs import raised_on
 from .standing import BETWEEN, SESSION, UNREAD, is_idle
 from .store.base import Claim, Due, Wanted
@@ -38,7 +39,10 @@ STRANGERS = 30.0
 """Seconds between two looks for tasks whose code this worker does not know."""
 
 DAMAGED = 60.0
-"""Seconds before a task that could not be read, because it is damaged, is tried again."""
+"""Seconds before a task that could not be read, because it is damaged, or run, for no expected reason, is tried again."""
+
+MOST = 10_000
+"""The most tasks that a worker runs at once."""
 
 BLIND = "; nothing is claimed until a look succeeds, it tries again"
 
@@ -60,10 +64,10 @@ class Worker:
         queues: Iterable[str] | None = None,
         say: Callable[[str], object] | None = None,
     ) -> None:
-        if concurrency < 1:
+        if not 1 <= concurrency <= MOST:
             from .errors import UsageError
 
-            raise UsageError(f"concurrency must be at least 1, not {concurrency}")
+            raise UsageError(f"concurrency must be from 1 to {MOST:,}, not {concurrency}")
         self.app = app
         self.concurrency = concurrency
         self.queues = None if queues is None else tuple(queues)
@@ -84,7 +88,7 @@ class Worker:
         self._setback = Setback()
         self._blind = False
         self._tried: dict[str, int] = {}
-        self._damaged: dict[str, float] = {}  # tasks that could not be read, and when that was found
+        self._damaged: dict[str, float] = {}  # tasks that could not be read or run, and when that was found
 
     def start(self) -> Self:
         """Begin to claim tasks, in background threads."""
@@ -270,7 +274,7 @@ class Worker:
         return 1
 
     def _is_damaged(self, task_id: str) -> bool:
-        """True of a task that could not be read; it is tried again now and then: its content may be brought back."""
+        """True of a task that could not be read or run; it is tried again now and then: its content may be brought back."""
         found = self._damaged.get(task_id)
         return found is not None and self.app.clock.monotonic() - found < DAMAGED
 
@@ -281,7 +285,7 @@ class Worker:
             if run is not None:
                 self._end(task_id, self._runs.carry(run).error, run.trouble)
         except BaseException as error:  # also what a step raised to end its program: recorded, and not this thread's  # noqa: BLE001
-            self._end(task_id, error)
+            self._end(task_id, error, escaped=True)
         finally:
             self._leave(task_id)
 
@@ -292,7 +296,7 @@ class Worker:
             if run is not None:
                 self._end(task_id, (await self._runs.acarry(run)).error, run.trouble)
         except BaseException as error:  # noqa: BLE001
-            self._end(task_id, error)
+            self._end(task_id, error, escaped=True)
         finally:
             self._leave(task_id)
 
@@ -311,8 +315,13 @@ class Worker:
                 return None  # somebody was faster, or the store is away: the next look finds it
             raise
 
-    def _end(self, task_id: str, error: BaseException | None, trouble: BaseException | None = None) -> None:
-        """Note how a run ended, unless the log says it: parked, failed or done. `trouble`: what cut it off."""
+    def _end(
+        self, task_id: str, error: BaseException | None, trouble: BaseException | None = None, *, escaped: bool = False
+    ) -> None:  # fmt: skip
+        """Note how a run ended, unless the log says it: parked, failed or done. `trouble`: what cut it off.
+
+        `escaped`: no task code raised it. What nobody expected there would come again at once, and keep others from their turn.
+        """
         with self._lock:
             self.ran += 1
         if isinstance(trouble, StoreError | StaleEpoch):  # cut off: a child for which it was resumed may not have had its turn
@@ -320,7 +329,10 @@ class Worker:
         if isinstance(error, StoreDamaged):  # no log says it: it takes no row any more
             self._damaged[task_id] = self.app.clock.monotonic()
             self._note(error)
-        if error is not None and not isinstance(error, DoubtlessError) and raised_on(error):
+        elif escaped and isinstance(error, Exception) and not isinstance(error, DoubtlessError):
+            self._damaged[task_id] = self.app.clock.monotonic()
+            self._note(error, f"task {task_id} could not be run, and is tried again in {DAMAGED:g} s: ")
+        elif error is not None and not isinstance(error, DoubtlessError) and raised_on(error):
             self._note(error)
 
     def _forget_tried(self, task_id: str) -> None:
@@ -334,10 +346,10 @@ class Worker:
         self._ended.set()
         self._wake.set()
 
-    def _note(self, error: BaseException, *, blind: bool = False) -> None:
+    def _note(self, error: BaseException, where: str = "", *, blind: bool = False) -> None:
         """Keep an error, and say it unless it was the last one. `blind`: for it no look came about; each such time is said."""
         if not self.errors or str(self.errors[-1]) != str(error) or (blind and not self._blind):
-            self.say(f"{type(error).__name__}: {error}" + (BLIND if blind else ""))
+            self.say(f"{where}{text_of(error)}" + (BLIND if blind else ""))
         self.errors = [*self.errors[-99:], error]
         self._blind |= blind
 

@@ -446,7 +446,7 @@ def test_a_wait_that_is_no_duration_is_refused_before_the_task_is_made(trap: Tra
 
 def test_a_worker_without_hands_is_refused(trap: Trap) -> None:
     trap.app.store.info()
-    with pytest.raises(UsageError, match="concurrency must be at least 1, not 0"):
+    with pytest.raises(UsageError, match="concurrency must be from 1 to 10,000, not 0"):
         trap.app.worker(concurrency=0)
 
 

@@ -132,7 +132,7 @@ def test_a_postgresql_url_with_an_option_that_nobody_knows_is_refused_with_optio
 
 def test_where_no_connection_comes_about_the_url_is_named_as_a_reason_too(make_app: MakeApp, folder: Path) -> None:
     url = f"postgresql://app:secret@127.0.0.1:1/orders?mark={folder}/mark"
-    error = refused(make_app(url), folder, StoreUnavailable, "the URL's host, role and database")
+    error = refused(make_app(url), folder, StoreUnavailable, "the URL's host, role, password and database")
     assert "secret" not in str(error)
     assert "\n" not in str(error)
 

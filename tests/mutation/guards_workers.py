@@ -186,4 +186,25 @@ WORKERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         "{}",
         ("people/test_one_answer.py::test_a_task_whose_doubt_a_late_reply_answers_is_ready_for_any_worker_and_waits_for_nobody",),
     ),
+    (
+        "a run that breaks for no known reason is tried again later, not at once",
+        WORKER,
+        "elif escaped and isinstance(error, Exception) and not isinstance(error, DoubtlessError):",
+        "elif False:",
+        ("tasks/test_tasks_worker.py::test_a_run_that_breaks_for_no_known_reason_is_said_and_keeps_no_other_from_its_turn",),
+    ),
+    (
+        "what task code says is stored as a row can hold it",
+        "conclusion.py",
+        "return storable(value) if isinstance(value, str) else value",
+        "return value",
+        ("postgres/test_app.py::test_what_no_row_can_hold_in_the_words_of_task_code_keeps_no_task_from_its_end",),
+    ),
+    (
+        "a business key with a NUL is refused",
+        "once.py",
+        'if "\\0" not in text:',
+        "if True:",
+        ("postgres/test_app.py::test_a_business_key_with_a_nul_is_refused_before_anything_is_written",),
+    ),
 )

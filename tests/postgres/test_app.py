@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from doubtless import Doubtless, TaskBusy, injected
+from doubtless import Abort, Doubtless, NeedsHuman, TaskBusy, TaskFailed, injected
 from doubtless.testing import FakeClock
 
 MakeApp = Callable[..., Doubtless]
@@ -102,3 +102,50 @@ def test_a_second_run_of_a_task_that_another_process_has_is_busy_until_its_lease
     go.set()
     thread.join(30)
     assert two.run(task_of_two, "t-1") == {"paid": 1}
+
+
+@pytest.mark.parametrize("said", ["half an emoji: \ud83d", "a NUL: \x00"])
+@pytest.mark.parametrize("raises", [ValueError, Abort])
+def test_what_no_row_can_hold_in_the_words_of_task_code_keeps_no_task_from_its_end(
+    make_app: MakeApp, raises: Any, said: str
+) -> None:
+    app = make_app()
+    undone: list[str] = []
+
+    @app.step(effect="non_idem_write")
+    def withdraw() -> dict[str, bool]:
+        undone.append("paid")
+        return {"withdrawn": True}
+
+    @app.step(effect="non_idem_write", compensate=withdraw)
+    def pay() -> str:
+        return "paid"
+
+    @app.task
+    def task() -> None:
+        pay()
+        raise raises(said)
+
+    expected = NeedsHuman if raises is ValueError else TaskFailed
+    with pytest.raises(expected):
+        app.run(task, "t-1")
+    assert undone == ([] if raises is ValueError else ["paid"])
+    assert app.verify() == []
+    assert (app.show("t-1").why or "").isprintable()
+
+
+def test_a_business_key_with_a_nul_is_refused_before_anything_is_written(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.step(effect="non_idem_write", once="order:{order}")
+    def pay(order: str) -> None:
+        raise AssertionError("never called")
+
+    @app.task
+    def task(order: str) -> None:
+        pay(order=order)
+
+    with pytest.raises(NeedsHuman):
+        app.run(task, "t-1", order="A\x00B")
+    assert "takes order, which is a text with a NUL in it; nothing was written" in app.inbox().cases[0].why
+    assert app.verify() == []

@@ -530,3 +530,23 @@ def test_a_role_that_is_no_superuser_migrates_and_works_and_may_not_change_its_o
         with pytest.raises(StoreRefused, match="permission denied"):
             store._link.one(statement.format(name))
     assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        ("connections=99999999999999999999", "from 1 to 1,000 connections"),
+        ("connections=0", "from 1 to 1,000 connections"),
+        ("lease=P10000D", "a lease lasts from a second to a day"),
+        ("schema=one&schema=two", "says schema twice"),
+    ],
+)
+def test_a_url_that_asks_for_what_no_process_can_have_is_refused_at_once(says: str, said: str) -> None:
+    from doubtless.store.pg.place import place_of
+
+    with pytest.raises(StoreRefused, match=said):
+        place_of(f"postgresql://ann:secret@host/db?{says}&sslpassword=hidden")
+    with pytest.raises(StoreRefused) as caught:
+        place_of(f"postgresql://ann:secret@host/db?{says}&sslpassword=hidden")
+    assert "hidden" not in str(caught.value)
+    assert "secret" not in str(caught.value)

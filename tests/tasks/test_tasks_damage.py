@@ -372,3 +372,13 @@ def test_rows_that_are_deleted_before_a_write_are_told_as_damage_and_it_is_not_s
     with pytest.raises(StoreDamaged, match="the log ends at row 2"):
         app.run(task, "t")
     assert paid == [1]
+
+
+def test_a_task_that_has_ended_by_its_head_and_not_by_its_log_is_damaged(make: Make, spoil: Any, shop: Shop) -> None:
+    first = make()
+    assert first.run(first.declared_tasks["buy"], "t-1", item="tea") == 1
+    first.close()
+    spoil(f"DELETE FROM events WHERE kind = '{Kind.TASK_ENDED}'")
+    second = make()
+    with pytest.raises(StoreDamaged):
+        second.run(second.declared_tasks["buy"], "t-1", item="tea")

@@ -12,6 +12,7 @@ from tasks_ground import PATIENCE, Child, Deploys, World, kinds, raised, rows, s
 from doubtless import Doubtless, Happened, NeedsHuman, TaskFrozen, TaskWaiting, UsageError
 from doubtless.errors import StoreUnavailable
 from doubtless.events import Kind
+from doubtless.runs import Runs
 from doubtless.testing import FakeClock
 from doubtless.worker import Worker
 
@@ -420,3 +421,25 @@ def test_a_waiting_task_costs_a_worker_no_rows(app: Doubtless, world: World) -> 
         app.start(reading(app), "other")
         until(lambda: ended(app, "other"), "the end of another")
     assert len(rows(app, "t")) == before
+
+
+def test_a_run_that_breaks_for_no_known_reason_is_said_and_keeps_no_other_from_its_turn(
+    app: Doubtless, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, said, carry = paying(app, world), [], Runs.carry
+    for n in range(3):
+        app.start(task, f"t{n}", n=n)
+
+    def broken(runs: Runs, run: Any) -> Any:
+        if run.task_id == "t0":
+            runs._give_back(run.task_id, run.give_back)
+            raise RuntimeError("nobody expected this: \udc80")
+        return carry(runs, run)
+
+    monkeypatch.setattr(Runs, "carry", broken)
+    worker = Worker(app, concurrency=1, say=said.append)
+    with worker:
+        until(lambda: ended(app, "t1") and ended(app, "t2"), "the others")
+    assert len(said) == 1
+    assert said[0].startswith("task t0 could not be run, and is tried again in 60 s: RuntimeError: nobody expected this")
+    assert worker.ran == 3

@@ -194,7 +194,7 @@ def never_seen(called: Invocation, app: Doubtless, step: str) -> str:
     near = get_close_matches(step, sorted(known), n=1)
     meant = f"did you mean {near[0]}? " if near else ""
     back = typed("thaw", step, store=called.url)
-    return f"no task so far has called a step {step}; {meant}It is frozen as written; to take that back: {back}"
+    return f"no task so far has called a step {step}; {meant}it is frozen as written; to take that back: {back}"
 
 
 @click.command(short_help="Let frozen writes go on.")

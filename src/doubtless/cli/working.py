@@ -12,6 +12,7 @@ from queue import SimpleQueue
 import click
 
 from ..errors import UsageError
+from ..worker import MOST
 from .exits import OK
 from .group import Invocation, common, target_argument
 from .loading import aside, load_app
@@ -36,8 +37,8 @@ def worker(called: Invocation, *, target: str, concurrency: int, queues: str | N
 
     JSON, at the end: {"runs", "left_alone": [ids], "errors": [texts]}.
     """
-    if concurrency < 1:
-        raise UsageError(f"--concurrency {concurrency}: at least one task at a time")
+    if not 1 <= concurrency <= MOST:
+        raise UsageError(f"--concurrency {concurrency}: from one task at a time to {MOST:,}")
     names = None if queues is None else [name.strip() for name in queues.split(",")]
     from ..face.run import check_queue
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -68,7 +69,8 @@ class Refusal(Exception):
 def as_store_error(error: psycopg.Error, doing: str, shown: str, *, written: bool | None = None, hint: str = AWAY) -> StoreError:
     """What the driver's error means for the store's user, and what to do next."""
     code = error.sqlstate or ""
-    said = "; ".join(line.strip() for line in str(error).strip().splitlines())
+    lines = takewhile(lambda line: not line.startswith("CONTEXT:"), str(error).strip().splitlines())  # which is SQL of ours
+    said = "; ".join(line.strip() for line in lines)
     what = f"{doing}: {said} ({shown})"
     if code in MISSING:
         return StoreRefused(what, hint="the tables are not those of this version: doubtless migrate, or upgrade doubtless")
@@ -287,7 +289,7 @@ def connect(conninfo: str, shown: str, *, autocommit: bool = True) -> Connection
         raise as_store_error(error, "the store cannot be opened", shown, written=False, hint=UNREACHED) from error
 
 
-UNREACHED = "check that the server runs and can be reached, and the URL's host, role and database; then resume"
+UNREACHED = "check that the server runs and can be reached, and the URL's host, role, password and database; then resume"
 """What to do where no connection came about: neither the driver nor, often, the server says by a code which of them it was."""
 
 _DEFAULTS: dict[str, Any] = {

@@ -13,6 +13,11 @@ from ...errors import StoreRefused, UsageError
 LEASE = "PT30S"
 CONNECTIONS = 8
 
+LONGEST_LEASE = 86_400_000_000
+"""Microseconds: for so long nobody takes over what a dead owner has left."""
+
+MOST_CONNECTIONS = 1000
+
 
 class Place(NamedTuple):
     """A store's place. `url` is as it was given; `conninfo` is what the driver gets.
@@ -39,6 +44,8 @@ def place_of(url: str) -> Place:
     own: dict[str, str] = {}
     others: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in own:
+            raise StoreRefused(f"{url_without_password(url)} says {name} twice", hint="leave one of them out")
         if name in ("schema", "mark", "lease", "direct", "connections", "failover"):
             own[name] = value
         else:
@@ -51,9 +58,9 @@ def place_of(url: str) -> Place:
         connections = int(own.get("connections", CONNECTIONS))
     except (UsageError, ValueError) as error:
         raise StoreRefused(f"{url_without_password(url)}: {error}", hint="as in ?lease=PT30S&connections=8") from error
-    if lease < 1_000_000 or connections < 1:
-        said = "a lease lasts a second at least, and one connection is needed"
-        raise StoreRefused(said, hint="as in ?lease=PT30S&connections=8")
+    if not (1_000_000 <= lease <= LONGEST_LEASE and 1 <= connections <= MOST_CONNECTIONS):
+        said = f"a lease lasts from a second to a day, and a process has from 1 to {MOST_CONNECTIONS:,} connections"
+        raise StoreRefused(f"{url_without_password(url)}: {said}", hint="as in ?lease=PT30S&connections=8")
     if own.get("failover", "") not in ("", "synchronous"):
         raise StoreRefused(f"failover={own['failover']} says nothing", hint="?failover=synchronous, or leave it out")
     conninfo = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(others, quote_via=quote), ""))
@@ -68,7 +75,7 @@ def url_without_password(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0]
-    shown = [pair for pair in parse_qsl(parts.query) if pair[0] not in ("password", "direct")]
+    shown = [pair for pair in parse_qsl(parts.query) if pair[0] not in ("password", "sslpassword", "direct")]
     query = urlencode(shown, quote_via=quote, safe="/")
     return urlunsplit((parts.scheme, name + at + host, parts.path, query, ""))
 
