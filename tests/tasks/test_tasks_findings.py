@@ -67,9 +67,11 @@ def test_a_task_failed_by_a_person_does_not_end_while_a_write_cannot_be_settled(
     assert app.inbox().cases == [] and world.n() == 1
 
 
-def test_an_answer_that_cannot_be_carried_out_is_asked_again_and_an_abandoned_write_lets_the_failed_task_end(
-    deploy: Deploys, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", [DidNotHappen("retry", even_now=True), Abandon()])
+def test_a_write_that_cannot_be_called_any_more_lets_the_task_end_that_a_person_has_failed(
+    deploy: Deploys, world: World, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
+    """Also where it may be sent again: for whom, in a task whose code runs no more?"""
     app = deploy()
     charge = charging(app, world, monkeypatch)
     monkeypatch.setenv("FINDINGS_TOKEN", "abcdef123")
@@ -81,11 +83,8 @@ def test_an_answer_that_cannot_be_carried_out_is_asked_again_and_an_abandoned_wr
     assert isinstance(raised(app.run, pay, "t"), NeedsHuman)
     settle(app, Fail(), kind="code_error")
     assert isinstance(raised(app.resume, "t"), NeedsHuman)
-    first = only_case(app).id
-    settle(app, DidNotHappen("retry", even_now=True))
-    assert isinstance(raised(app.resume, "t"), NeedsHuman)
-    assert only_case(app).kind == "doubt" and only_case(app).id != first
-    settle(app, Abandon())
+    assert only_case(app).kind == "doubt"
+    settle(app, answer)
     assert isinstance(raised(app.resume, "t"), TaskFailed)
     assert world.n() == 1
 

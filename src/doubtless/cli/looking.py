@@ -70,7 +70,7 @@ def show(called: Invocation, task_id: str, every: bool, target: str | None, url:
     "keys", "handles", "attempts": [...], "story": [{"at", "what"}], "changed": [{"field", "was", "now"}]}],
     "cases": [case], "stands": [{"path", "step",
     "compensate"}], "next": [commands], "forked_from": {"task", "at"} or null,
-    "unacknowledged": [paths of a session's writes]}.
+    "unacknowledged": [paths of a session's writes], "cancelled": {"by", "why"} of a task that is to be cancelled, or null}.
     """
     from .render import next_commands, timeline
 

@@ -82,8 +82,8 @@ def carried_out(
             status = order()
         except TaskFailed as error:
             status = error.status
-        except (NeedsHuman, TaskWaiting):
-            note(f"recorded: {recorded}")
+        except (NeedsHuman, TaskWaiting) as error:  # what was said holds all the same
+            error.message = f"recorded: {recorded}; {error.message}"
             raise
     stands = list(app.show(task_id).stands) if status in TERMINAL else []
     if called.as_json:
