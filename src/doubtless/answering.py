@@ -175,7 +175,11 @@ def question_rows(
         text = runtime.vault.mask(encode(answer.value, where="the answer"))
         fault = question.fault_of(canonical.decode(text))
         if fault is not None:
-            raise AnswerRefused(f"this is no answer to {question.name!r}: {fault}; nothing was written", case=case.id)
+            raise AnswerRefused(
+                f"this is no answer to {question.name!r}: {fault}; nothing was written",
+                hint=f"doubtless inbox {case.id} shows what it takes",
+                case=case.id,
+            )
         ref, blob = runtime.content.put(text)
         ended, blobs = {"output_ref": ref}, [] if blob is None else [blob]
     rows = closing_rows(question, now, answer=SPELLED[type(answer)], by=by, why=why, shown=case.hash, wake=True, **ended)

@@ -124,7 +124,11 @@ class TaskLog(TaskFold):
         if held is not None and not held.restore(self, self.store.rows_at(self.task_id, held.seqs())):
             return False
         base = self.seq
-        first, last = self._outline()
+        try:
+            first, last = self._outline()
+        except (TypeError, ValueError) as error:  # of a damaged file: a value of another type than its column's
+            what = f"task {self.task_id}: its log cannot be read: {error}"
+            raise StoreDamaged(what, hint="doubtless verify", task=self.task_id) from error
         if self.reached_back or (base and first <= base):
             return False
         if not last:

@@ -382,3 +382,25 @@ def test_a_task_that_has_ended_by_its_head_and_not_by_its_log_is_damaged(make: M
     second = make()
     with pytest.raises(StoreDamaged):
         second.run(second.declared_tasks["buy"], "t-1", item="tea")
+
+
+@pytest.mark.parametrize("column", ["step_seq", "status"])
+def test_a_value_of_another_type_in_the_log_is_damage_and_no_other_error(
+    make: Make, tmp_path: Path, shop: Shop, column: str
+) -> None:
+    first = make()
+    with pytest.raises(KeyboardInterrupt):
+        first.run(first.declared_tasks["count"], "t-1", item="tea")
+    first.close()
+    db = apsw.Connection(str(tmp_path / "shop.db"))  # a flipped bit in a record's header does that; a STRICT table takes it from nobody
+    db.execute("DROP TRIGGER events_no_update")
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("UPDATE sqlite_schema SET sql = replace(sql, 'STRICT, WITHOUT ROWID', 'WITHOUT ROWID') WHERE name = 'events'")
+    db.close()
+    db = apsw.Connection(str(tmp_path / "shop.db"))
+    db.execute("PRAGMA ignore_check_constraints = ON")
+    db.execute(f"UPDATE events SET {column} = x'00' WHERE path = '1'")
+    db.close()
+    second = make()
+    with pytest.raises(StoreDamaged):
+        second.run(second.declared_tasks["count"], "t-1", item="tea")
