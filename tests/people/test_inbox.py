@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from people_ground import Child, Clock, Desk, MakeApp, answer, contradict, land_and_lose_the_reply, vanish
 
-from doubtless import Doubtless, NeedsHuman, Secret, TaskFailed, TaskWaiting, record_handle
+from doubtless import Doubtless, NeedsHuman, Secret, TaskFailed, TaskFrozen, TaskWaiting, injected, record_handle
 from doubtless.answers import Abandon, DidNotHappen, Happened
-from doubtless.errors import UnknownCase
+from doubtless.errors import DoubtlessError, UnknownCase
 from doubtless.outcomes import Absent, Pending, Several, Unclear
 
 MakeDesk = Callable[..., Desk]
@@ -200,3 +200,27 @@ def test_the_story_of_a_step_tells_who_settled_it_and_why(make_desk: MakeDesk) -
     assert "answered happened by ann (seen in the portal)" in told
     assert "looked back: absent" in told
     assert desk.step().calls == 1
+
+
+def test_a_doubt_whose_next_attempt_is_frozen_is_in_the_inbox_by_its_deadline(make_app: MakeApp, clock: Clock) -> None:
+    app, calls = make_app(), []
+
+    @app.step(effect="idem_write", settle_within="PT1H", attempts=5)
+    def pay(idempotency_key: str = injected()) -> None:
+        calls.append(idempotency_key)
+        app.freeze("pay", why="an incident", by="ann")
+        raise TimeoutError
+
+    @app.task
+    def order() -> None:
+        pay()
+
+    with pytest.raises(TaskFrozen):
+        app.run(order, "order-1")
+    assert app.inbox().cases == []
+    clock.advance("PT2H")
+    assert [(doubt.path, doubt.why) for doubt in app.inbox().doubts] == [("1", "it is not settled within settle_within")]
+    with pytest.raises(DoubtlessError):
+        app.resume("order-1")
+    assert [case.kind for case in app.inbox().cases] == ["doubt"]
+    assert len(calls) == 1
