@@ -78,6 +78,8 @@ def test_a_row_whose_column_is_another_value_does_not_chain(
     before = getattr(rows[at], column)
     if type(value) is type(before) and value == before:
         return
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:  # which no column holds
+        return
     changed: list[Any] = [*rows]
     changed[at] = tuple(rows[at]._replace(**{column: value}))
     for chained in (links_of(Event(*row) for row in changed), [(s, p, sha256(t).digest()) for s, p, t in stored(table, changed)]):
