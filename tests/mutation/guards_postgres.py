@@ -282,7 +282,7 @@ POSTGRES: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
         TABLES,
         "    AND epoch IS NOT DISTINCT FROM p_seen\n    AND (owner IS NULL OR lease_until <= v_until - p_grant);",
         ";",
-        ("store/test_owners.py::test_of_many_threads_that_claim_one_task_one_gets_it",),
+        ("postgres/test_takeover.py::test_a_claim_that_was_decided_on_before_another_one_came_is_refused_and_looks_again",),
     ),
     (
         "right before a write is called its lease is looked at",

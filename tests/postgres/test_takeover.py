@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from doubtless import Doubtless, TaskWaiting, injected
+from doubtless import Doubtless, TaskBusy, TaskWaiting, injected
 from doubtless.errors import DoubtlessError, StaleEpoch, StoreUnavailable
 from doubtless.events import STORE_TASK, Event, Kind, draft
 from doubtless.store.postgres import PostgresStore
@@ -281,3 +281,24 @@ def test_a_write_that_waited_for_a_thread_until_another_owner_had_its_task_is_no
 
     asyncio.run(both())
     assert world.calls == []
+
+
+def test_a_claim_that_was_decided_on_before_another_one_came_is_refused_and_looks_again(
+    open_store: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = open_store(), open_store()
+    ours.accept(draft("t-1", Kind.TASK_ACCEPTED, ours.now(), step_name="settle", status="ready", input_hash=b"i" * 32))
+    claim, first = PostgresStore._claim, []
+
+    def late(store: PostgresStore, *args: Any) -> Any:
+        if not first:
+            first.append(theirs)
+            first.append(theirs.claim("t-1"))
+        return claim(store, *args)
+
+    monkeypatch.setattr(PostgresStore, "_claim", late)
+    with pytest.raises(TaskBusy):
+        ours.claim("t-1")
+    head = ours.head("t-1")
+    assert head is not None
+    assert head.epoch == first[1].epoch
