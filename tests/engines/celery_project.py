@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_shutting_down
 
 from doubtless import Doubtless
 from doubtless.runners.celery import CeleryRunner
@@ -24,7 +25,13 @@ def connect(app: Doubtless, broker: dict[str, Any]) -> CeleryRunner:
         task_default_queue=broker["queue"], worker_enable_remote_control=False, beat_max_loop_interval=0.5,
         broker_connection_timeout=2, worker_hijack_root_logger=True, worker_cancel_long_running_tasks_on_connection_loss=False,
     )  # fmt: skip
-    return CeleryRunner(app, celery, every=broker["every"])
+    runner = CeleryRunner(app, celery, every=broker["every"])
+    worker_shutting_down.connect(_told, weak=False)  # behind the runner's own, which drains the app
+    return runner
+
+
+def _told(**_: object) -> None:
+    print("told to stop: the app is drained", flush=True)
 
 
 if BROKER in os.environ:

@@ -98,7 +98,7 @@ def test_told_to_stop_a_worker_finishes_the_step_or_the_task_and_another_does_th
         crew.app.start(crew.task, "t", reference="t")
         office.wait_held(worker)  # type: ignore[arg-type]
         os.kill(worker.pid, signal.SIGTERM)
-        worker.heard("Warm shutdown")
+        worker.heard("told to stop: the app is drained")
         office.release()
         assert worker.ended() == 0
         assert (office.n("t"), office.n("t/close")) == (1, closed)
