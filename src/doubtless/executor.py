@@ -21,7 +21,7 @@ from .lookback import look_back
 from .outputs import replayed
 from .protocol import AskHuman, Call, Fail, LookBack, Reuse, WaitUntil, decide
 from .repeats import settle_repeat
-from .settling import ask, ask_unsent, given_up, settle_failed, settle_reused
+from .settling import ask, ask_unsent, not_wanted, settle_failed, settle_reused
 
 
 def run_step(
@@ -72,7 +72,7 @@ class StepRun:
             now = run.runtime.store.now()
             action = decide(policy, record, now)
             if isinstance(action, Call) and action.allow and log.held and path[0] != UNDO and record is not None:
-                action = given_up(record)
+                action = not_wanted(record)
             if (given is None or run.cancelled(path)) and (record is None or not (record.in_doubt or record.evidence)):
                 if given is None:
                     return None

@@ -103,7 +103,7 @@ def late_fault(run: Run, record: StepRecord, attempt: int) -> str | None:
     return None
 
 
-def given_up(record: StepRecord) -> Fail:
+def not_wanted(record: StepRecord) -> Fail:
     """What a person's permission to send again comes to in a task whose code runs no more: nobody is there to want it."""
     by = "" if record.answer is None else f", said by {record.answer.by}"
     return Fail("not_applied", "did_not_happen", f"it did not happen{by}; the task is ending, so that it is not sent again")

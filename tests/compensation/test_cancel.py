@@ -467,11 +467,8 @@ def test_a_child_that_is_cancelled_fails_where_its_parent_called_it(app: Doubtle
 # ---------------------------------------------------------------- a person's word, and the wish to stop
 
 
-@pytest.mark.parametrize("cancelled_first", [True, False])
-def test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task(
-    app: Doubtless, world: World, cancelled_first: bool
-) -> None:
-    """The permission was to go on with a task that nobody wants any more: it did not happen, and that is all."""
+def in_doubt(app: Doubtless, world: World) -> None:
+    """Task ``t``, whose one sheet was made by a call that lost its reply: it waits for a person."""
 
     @app.step(effect="non_idem_write")
     def make(name: str) -> dict[str, Any]:
@@ -484,6 +481,14 @@ def test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task(
 
     with pytest.raises(NeedsHuman):
         app.run(task, "t")
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+def test_what_a_person_lets_be_sent_again_is_not_sent_in_a_cancelled_task(
+    app: Doubtless, world: World, cancelled_first: bool
+) -> None:
+    """The permission was to go on with a task that nobody wants any more: it did not happen, and that is all."""
+    in_doubt(app, world)
     if cancelled_first:
         with pytest.raises(NeedsHuman):
             app.cancel("t", by="kim", why="withdrawn")
@@ -503,18 +508,7 @@ def test_a_permission_that_was_decided_on_before_the_wish_came_is_not_used(
     deploy: Deploys, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, other = deploy(), deploy()
-
-    @app.step(effect="non_idem_write")
-    def make(name: str) -> dict[str, Any]:
-        world.make(name)
-        raise ConnectionResetError("lost")
-
-    @app.task
-    def task() -> None:
-        make(name="s1")
-
-    with pytest.raises(NeedsHuman):
-        app.run(task, "t")
+    in_doubt(app, world)
     settle(app, DidNotHappen("retry", even_now=True))
     original = attempts.next_attempt
 
@@ -532,17 +526,7 @@ def test_a_permission_that_was_decided_on_before_the_wish_came_is_not_used(
 
 
 def test_a_wish_to_cancel_is_shown_while_the_task_has_not_ended(app: Doubtless, world: World) -> None:
-    @app.step(effect="non_idem_write")
-    def make(name: str) -> dict[str, Any]:
-        world.make(name)
-        raise ConnectionResetError("lost")
-
-    @app.task
-    def task() -> None:
-        make(name="s1")
-
-    with pytest.raises(NeedsHuman):
-        app.run(task, "t")
+    in_doubt(app, world)
     before = only_case(app)
     with pytest.raises(NeedsHuman):
         app.cancel("t", by="kim", why="withdrawn")
