@@ -98,7 +98,8 @@ SPELLED: dict[type[Any], str] = {
 DOES: dict[type[Any], str] = {
     Happened: "the step is done with the output you give; the task goes on with it",
     DidNotHappen: (
-        "recorded now; acts when nothing can land any more and after a fresh look: then retry sends it again, fail gives it up"
+        "recorded now; acts when nothing can land any more and after a fresh look: then retry sends it again (not in a task that"
+        " is ending), fail gives it up"
     ),
     Abandon: "the step is settled as failed and may stand; the task sees StepFailed('abandoned')",
     Retry: "the task's code runs again; a step whose attempts are used up gets one more",

@@ -293,14 +293,12 @@ class Concluding:
 
     def open_case(self, this: Pass, kind: CaseKind, data: Mapping[str, Any], why: str) -> None:
         """Open a task-level case and park, in one transaction; a case that says the same stays as it is."""
-        same = [c for c in self.log.cases.values() if c.path is None and c.kind == kind and _same(c.row.details, data)]
+        said = self.shown({**data, "kind": kind, "why": why[:1000]})
+        same = [c for c in self.log.cases.values() if c.path is None and c.kind == kind and _same(c.row.details, said)]
         if same:
             self.write_parked(Park(why, human=True), keep=kind)
             return
-        now = self.runtime.store.now()
-        opened = draft(
-            self.task_id, Kind.CASE_OPENED, now, data=self.shown({**data, "kind": kind, "why": why[:1000]}), epoch=self.log.epoch
-        )  # fmt: skip
+        opened = draft(self.task_id, Kind.CASE_OPENED, self.runtime.store.now(), data=said, epoch=self.log.epoch)
         before = set(self.log.cases)
         self.write_parked(Park(why, human=True), opened)
         for case in self.log.cases.keys() - before:

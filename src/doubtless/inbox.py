@@ -83,7 +83,8 @@ def read_case(runtime: Runtime, row: CaseRow) -> Case:
     wish = wish_to_cancel(events)
     if wish is not None and not is_question(opened):
         evidence["cancelled"] = wish
-        answers |= {SPELLED[a]: text for a, text in DOES_AT_THE_END.items() if row.kind == CaseKind.DOUBT}
+        if row.kind == CaseKind.DOUBT:
+            answers |= {SPELLED[a]: text for a, text in DOES_AT_THE_END.items()}
     shown = encode({"case": row.case_id, "kind": row.kind, "why": data.get("why", ""), "evidence": json.loads(dump(evidence))})
     digest = canonical.content_hash(shown.encode()).hex()
     return Case(

@@ -126,7 +126,7 @@ def view(runtime: Runtime, head: Head) -> TaskView:
         stands=tuple(ended.details.get("stands", ())) if ended else (),
         forked_from=(accepted.details["forked_from"], accepted.details["at"]) if "forked_from" in accepted.details else None,
         unacknowledged=tuple(left.path for left in read_history(rows).left) if head.task_name == SESSION else (),
-        cancelled=None if ended else wish_to_cancel(rows),
+        cancelled=wish_to_cancel(rows),
     )
 
 

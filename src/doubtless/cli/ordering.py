@@ -69,8 +69,8 @@ def compensate(
     with guarded():
         app = ready(load_app(called, target))
         limit = how_long(wait, no_wait, default=True)
-        order = lambda: app.compensate(task_id, by=by, why=why, wait=limit)  # noqa: E731
-        return carried_out(called, app, task_id, order, ("compensated",), "what the task did is being undone")
+        good, recorded = ("compensated",), "what the task did is being undone"
+        return carried_out(called, app, task_id, lambda: app.compensate(task_id, by=by, why=why, wait=limit), good, recorded)
 
 
 def carried_out(
