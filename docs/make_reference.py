@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from doubtless import clients, errors, events
-from doubtless.answers import DOES, DOES_THERE, SPELLED, TAKES
+from doubtless.answers import DOES, DOES_THERE, SPELLED, TAKES, UNDOES
 from doubtless.cli.exits import MEANING
 from doubtless.cli.group import doubtless
 from doubtless.declaring import OPTIONS
@@ -66,7 +66,7 @@ def answers() -> Iterator[str]:
     yield "|---|---|---|"
     for kind, taken in TAKES.items():
         for answer in taken:
-            does = DOES_THERE if kind == events.CaseKind.QUESTION else DOES
+            does = DOES_THERE if kind == events.CaseKind.QUESTION else DOES | UNDOES if kind == events.CaseKind.COMPENSATION else DOES
             yield f"| `{kind}` | `{SPELLED[answer]}` | {does[answer]} |"
 
 
