@@ -62,12 +62,12 @@ def columns() -> Iterator[str]:
 
 def answers() -> Iterator[str]:
     """What a person may answer, by kind of case."""
+    elsewhere = {events.CaseKind.QUESTION: DOES_THERE, events.CaseKind.COMPENSATION: DOES | UNDOES}
     yield "| case | answer | what it does |"
     yield "|---|---|---|"
     for kind, taken in TAKES.items():
         for answer in taken:
-            does = DOES_THERE if kind == events.CaseKind.QUESTION else DOES | UNDOES if kind == events.CaseKind.COMPENSATION else DOES
-            yield f"| `{kind}` | `{SPELLED[answer]}` | {does[answer]} |"
+            yield f"| `{kind}` | `{SPELLED[answer]}` | {elsewhere.get(kind, DOES)[answer]} |"
 
 
 def error_tree() -> Iterator[str]:
